@@ -1,0 +1,53 @@
+# Every target sets itself up in $(VENV) on first use and is quick afterwards.
+#   make test PYTHON=python3.12 VENV=.venv312     another interpreter, another environment
+#   make test PYTEST_ARGS="-k guides -x"          more arguments for pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+BENCH_ARGS ?= all
+
+# torchao and the GPU libraries stay out: tests run without them, and torchao slows every import of transformers.
+EXTRAS := dev,demo,onnx,openvino
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## tune a real sentence embedding model for this CPU, under 4 minutes
+	$(BIN)/python examples/minilm_search.py
+
+test: lint ## linters, types, then pytest without the slow tests
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS)
+
+test-all: lint ## the same with slow tests and full counts
+	$(BIN)/python -m pytest --full $(PYTEST_ARGS)
+
+lint: $(READY) ## ruff, import-linter, mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy --strict src
+
+bench: $(READY) ## measure what the guarantees promise; JSON in benchmarks/results/
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## remove caches and builds, keep the environment
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: a set-up that was interrupted is done again, and pip keeps what is there already.
+$(READY): pyproject.toml constraints/dev.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)' here; name one: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: aitune needs Python 3.10 or newer, '$(PYTHON)' is `$(PYTHON) -V 2>&1`" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "make: '$(PYTHON)' cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints/dev.txt --editable '.[$(EXTRAS)]'
+	@touch $@

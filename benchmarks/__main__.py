@@ -1,0 +1,32 @@
+"""Run benchmarks by name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from benchmarks import dispatch, imports
+from benchmarks.record import Record
+
+BENCHMARKS: dict[str, Callable[[bool], Record]] = {"dispatch": dispatch.measure, "imports": imports.measure}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", default="all", choices=["all", *BENCHMARKS])
+    parser.add_argument(
+        "--quick", action="store_true", help="few repetitions, to try it out; writes no record"
+    )
+    arguments = parser.parse_args()
+    for name, measure in BENCHMARKS.items():
+        if arguments.name not in ("all", name):
+            continue
+        record = measure(arguments.quick)
+        print(record.table())
+        if not arguments.quick:
+            print(f"\nwritten to {record.write()}")
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The exceptions of aitune, one tree.
+
+::
+
+    AITuneError
+    ├── AITuneUserInputError (ValueError)     the call cannot be carried out as it was written
+    ├── BackendError (RuntimeError)           one candidate did not work out
+    │   ├── BackendNotInstalledError (ImportError)   a library of the candidate is missing
+    │   ├── BackendUnsupportedError           the candidate cannot serve this module, input or device
+    │   └── BackendBuildError                 the candidate's own library failed
+    ├── CorrectnessError (ArithmeticError)    a candidate computes something else than the module
+    └── TuneFailedError (RuntimeError)        a module could not be tuned and the caller asked to be told
+
+Every class also derives from the builtin that people expect, so ``except ValueError`` works, and survives pickling
+with its fields, so that it can travel from a worker process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AITuneError",
+    "AITuneUserInputError",
+    "BackendBuildError",
+    "BackendError",
+    "BackendNotInstalledError",
+    "BackendUnsupportedError",
+    "CorrectnessError",
+    "TuneFailedError",
+]
+
+
+class AITuneError(Exception):
+    """Base of everything that aitune raises on purpose.
+
+    Args:
+        message: What happened and what to do next, one or two sentences.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), dict(self.__dict__), self.args)
+
+
+class AITuneUserInputError(AITuneError, ValueError):
+    """What the caller passed cannot be used; the message says what would be."""
+
+
+class BackendError(AITuneError, RuntimeError):
+    """A backend did not produce a usable engine.
+
+    Args:
+        backend: The backend's name.
+        reason: Why, in the words that a report shows.
+    """
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(f"{backend}: {reason}")
+        self.backend = backend
+        self.reason = reason
+
+
+class BackendNotInstalledError(BackendError, ImportError):
+    """A library that the backend needs is not installed.
+
+    Args:
+        backend: The backend's name.
+        library: The import name that was not found.
+        extra: The extra of aitune that brings it.
+    """
+
+    def __init__(self, backend: str, library: str, extra: str) -> None:
+        super().__init__(backend, f"{library} is not installed: pip install 'aitune[{extra}]'")
+        self.library = library
+        self.extra = extra
+
+
+class BackendUnsupportedError(BackendError):
+    """The backend cannot serve this module, these inputs or this device."""
+
+
+class BackendBuildError(BackendError):
+    """The backend's library failed while it built the engine; the cause is chained."""
+
+
+class CorrectnessError(AITuneError, ArithmeticError):
+    """An engine was built, but its outputs are not those of the module.
+
+    Args:
+        backend: The backend's name.
+        reason: Where and by how much the outputs differ.
+    """
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(f"{backend}: {reason}")
+        self.backend = backend
+        self.reason = reason
+
+
+class TuneFailedError(AITuneError, RuntimeError):
+    """One or more modules could not be tuned; they run as they did before.
+
+    Args:
+        failures: Module name to the reason why it was left alone.
+    """
+
+    def __init__(self, failures: dict[str, str]) -> None:
+        lines = [f"{name}: {reason}" for name, reason in failures.items()]
+        super().__init__("not tuned, and running as before: " + "; ".join(lines))
+        self.failures = failures
+
+
+def _rebuild(kind: type[AITuneError], state: dict[str, Any], args: tuple[Any, ...]) -> AITuneError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

@@ -1,0 +1,40 @@
+"""The public face of aitune for PyTorch, by custom imported as ``ait``."""
+
+from aitune.torch.bench import Bench
+from aitune.torch.check.check import Check
+from aitune.torch.config import aitune_cache_dir, config
+from aitune.torch.dataloader import DataLoaderFactory
+from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.measure import ProfilingConfig
+from aitune.torch.module import Module, ModuleState, handle
+from aitune.torch.report import TuneResult
+from aitune.torch.trial import Trial, Verdict
+from aitune.torch.tune_strategy import (
+    FirstWinsStrategy,
+    MaxThroughputStrategy,
+    OneBackendStrategy,
+    TuneStrategy,
+)
+from aitune.torch.tuning import tune
+
+__all__ = [
+    "BatchDim",
+    "Bench",
+    "Check",
+    "DataLoaderFactory",
+    "DynamicDim",
+    "FirstWinsStrategy",
+    "MaxThroughputStrategy",
+    "Module",
+    "ModuleState",
+    "OneBackendStrategy",
+    "ProfilingConfig",
+    "Trial",
+    "TuneResult",
+    "TuneStrategy",
+    "Verdict",
+    "aitune_cache_dir",
+    "config",
+    "handle",
+    "tune",
+]

@@ -1,0 +1,72 @@
+"""The engine that most backends make: a function with facts about it, and maybe files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aitune.torch.backend.artifact import Artifact
+from aitune.torch.backend.base import Engine
+from aitune.torch.trial import Precision
+
+__all__ = ["EngineFacts", "FunctionEngine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """What is known of an engine; see :class:`~aitune.torch.backend.base.Engine` for each."""
+
+    precision: Precision
+    reentrant: bool = True
+    keeps_module: bool = False
+    live_weights: bool = False
+    own_errors: bool = False
+
+
+class FunctionEngine(Engine):
+    """An engine whose ``run`` is a function of its own, called without a layer in between.
+
+    Args:
+        function: Takes what the module's forward takes.
+        facts: What is known of it.
+        artifact: The engine's files, None if it cannot be kept.
+        folder: Where the files are; they have to last as long as the engine.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        facts: EngineFacts,
+        artifact: Artifact | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.precision = facts.precision
+        self.reentrant = facts.reentrant
+        self.keeps_module = facts.keeps_module
+        self.live_weights = facts.live_weights
+        self.own_errors = facts.own_errors
+        self._artifact = artifact
+        self._folder = folder
+        self.run = function  # type: ignore[method-assign]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Refuse: the instance's own attribute is called until the engine is closed."""
+        raise RuntimeError("the engine is closed")
+
+    def close(self) -> None:
+        """Let go of the function and with it of all that it holds."""
+        self.__dict__.pop("run", None)
+
+    def save(self, folder: Path) -> None:
+        """Write the engine's files and a note into ``folder``.
+
+        Raises:
+            NotImplementedError: If engines of this kind cannot be kept.
+            OSError: If a file is gone or the folder cannot be written.
+        """
+        if self._artifact is None or self._folder is None:
+            super().save(folder)
+        else:
+            self._artifact.copy(self._folder, folder)

@@ -1,0 +1,257 @@
+"""ONNX Runtime: the graph as an ONNX file, run by a session of its own."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.torch.backend.artifact import Artifact
+from aitune.torch.backend.availability import require
+from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
+from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.precision import module_precision
+from aitune.torch.backend.validation import check_bool, check_int, check_options, refuse
+from aitune.torch.export.flat import OutputRoutes, input_name, output_name
+from aitune.torch.export.onnx import export_onnx
+from aitune.torch.graph.accessor import compile_call, compile_output
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.job import Job
+
+__all__ = ["ONNXExecutionProvider", "ONNXRuntimeBackend", "ONNXRuntimeBackendConfig"]
+
+_MODEL = "model.onnx"
+_FATAL_ONLY = 4  # log severity: what goes wrong is raised, and nothing is printed beside it
+
+
+class ONNXExecutionProvider(enum.Enum):
+    """What carries out the operators of a session; the values are ONNX Runtime's names."""
+
+    CUDA = "CUDAExecutionProvider"
+    TENSORRT = "TensorrtExecutionProvider"
+    CPU = "CPUExecutionProvider"
+    OPENVINO = "OpenVINOExecutionProvider"
+    NV_TENSORRT_RTX = "NvTensorRTRTXExecutionProvider"
+
+
+_BY_DEVICE = {"cpu": ONNXExecutionProvider.CPU, "cuda": ONNXExecutionProvider.CUDA}
+_NEEDS_CUDA = (
+    ONNXExecutionProvider.CUDA,
+    ONNXExecutionProvider.TENSORRT,
+    ONNXExecutionProvider.NV_TENSORRT_RTX,
+)
+
+
+@dataclass(frozen=True)
+class ONNXRuntimeBackendConfig(BackendConfig):
+    """Options of the ONNX export and of the session.
+
+    Attributes:
+        execution_provider: What runs the operators; None: CPU or CUDA, by where the module is. A name does as
+            well.
+        use_dynamo: Whether the module is exported by ``torch.export``; False traces it with TorchScript.
+        opset_version: ONNX opset; None: the exporter's default.
+        session_options: Attributes of ``onnxruntime.SessionOptions`` by name (enumerations by the member's
+            name), and session configuration entries, which are those with a dot in the key.
+        provider_options: Options of the execution provider by name.
+    """
+
+    execution_provider: ONNXExecutionProvider | None = None
+    use_dynamo: bool = True
+    opset_version: int | None = None
+    session_options: Mapping[str, Any] = field(default_factory=dict)
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "execution_provider", self._provider(self.execution_provider))
+        check_bool(self, "use_dynamo")
+        check_int(self, "opset_version", 9)
+        check_options(self, "session_options", optional=False)
+        check_options(self, "provider_options", optional=False)
+
+    def _provider(self, value: object) -> ONNXExecutionProvider | None:
+        if value is None or isinstance(value, ONNXExecutionProvider):
+            return value
+        known = {text: member for member in ONNXExecutionProvider for text in (member.name, member.value)}
+        if not isinstance(value, str) or value not in known:
+            names = ", ".join(f"ONNXExecutionProvider.{member.name}" for member in ONNXExecutionProvider)
+            raise refuse(self, "execution_provider", f"one of {names} or None", value)
+        return known[value]
+
+
+class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
+    """Exports the graph to ONNX and runs it with ONNX Runtime. Engines can be kept."""
+
+    config_class = ONNXRuntimeBackendConfig
+    devices = ("cpu", "cuda")
+    requires = (
+        Requirement("onnxruntime", "onnx"),
+        Requirement("onnx", "onnx"),
+        Requirement("onnxscript", "onnx"),
+    )
+    complexity = 2
+
+    @property
+    def safe_in_process(self) -> bool:
+        """Always: a failing export or session is an exception."""
+        return True
+
+    def unsuitable(self, job: Job) -> str | None:
+        """Return why the job cannot be served, None if it may be tried."""
+        provider = self._provider_for(job)
+        if provider in _NEEDS_CUDA and job.device.type != "cuda":
+            return f"{provider.value} needs cuda, the module is on {job.device.type}"
+        for spec in (*job.graph.inputs.tensors, *job.graph.outputs.tensors):
+            if spec.dtype.is_complex:
+                return f"ONNX has no complex numbers: {spec}"
+        return super().unsuitable(job)
+
+    def build(self, job: Job) -> Engine:
+        """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
+
+        Raises:
+            BackendUnsupportedError: If the module cannot be exported, or the provider is not there.
+            BackendBuildError: If ONNX Runtime refuses the model.
+            BackendNotInstalledError: If a library is missing.
+        """
+        require(self, job)
+        if job.device.type != "cpu":
+            raise BackendUnsupportedError(self.name, f"on {job.device.type} it comes with the GPU backends")
+        routes = export_onnx(
+            job,
+            job.folder / _MODEL,
+            use_dynamo=self.config.use_dynamo,
+            opset=self.config.opset_version,
+            backend=self.name,
+        )
+        files = tuple(name for name in (_MODEL, f"{_MODEL}.data") if (job.folder / name).exists())
+        return self._engine(job, job.folder, Artifact(self.name, files, routes, module_precision(job)))
+
+    def load(self, job: Job, folder: Path) -> Engine:
+        """Make an engine from saved files; see :meth:`Backend.load`."""
+        require(self, job)
+        return self._engine(job, folder, Artifact.read(folder, self.name))
+
+    def _provider_for(self, job: Job) -> ONNXExecutionProvider:
+        return self.config.execution_provider or _BY_DEVICE.get(job.device.type, ONNXExecutionProvider.CPU)
+
+    def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
+        session = self._session(folder / artifact.files[0], self._provider_for(job))
+        call = _call_of(session, job.graph, artifact.routes)
+        # Sessions may be run by any number of threads at once.
+        return FunctionEngine(call, EngineFacts(precision=artifact.precision), artifact, folder)
+
+    def _session(self, path: Path, provider: ONNXExecutionProvider) -> Any:
+        import onnxruntime
+
+        there = onnxruntime.get_available_providers()
+        if provider.value not in there:
+            raise BackendUnsupportedError(
+                self.name, f"the installed onnxruntime has no {provider.value}, only {', '.join(there)}"
+            )
+        options = self._session_options(onnxruntime.SessionOptions())
+        try:
+            session = onnxruntime.InferenceSession(
+                str(path), options, providers=[(provider.value, dict(self.config.provider_options))]
+            )
+        except Exception as error:
+            kind = BackendUnsupportedError if "NOT_IMPLEMENTED" in str(error) else BackendBuildError
+            raise kind(self.name, f"ONNX Runtime refuses the model: {_first_line(error)}") from error
+        session.disable_fallback()
+        used = session.get_providers()
+        if used[0] != provider.value:
+            raise BackendUnsupportedError(
+                self.name, f"{provider.value} was asked for, {used[0]} would be used"
+            )
+        return session
+
+    def _session_options(self, options: Any) -> Any:
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _FATAL_ONLY
+        # Threads that go on spinning after a call slow down whatever runs next on the same cores.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        for name, value in self.config.session_options.items():
+            _set_option(options, name, value)
+        return options
+
+
+def _set_option(options: Any, name: str, value: Any) -> None:
+    """Set an attribute of session options, or a configuration entry if there is a dot in the name."""
+    try:
+        if "." in name:
+            options.add_session_config_entry(name, str(value))
+            return
+        current = getattr(options, name)  # AttributeError if there is none
+        if name.startswith("_") or callable(current):
+            raise AttributeError(f"SessionOptions has no option {name!r}")
+        members = getattr(type(current), "__members__", {})
+        setattr(options, name, members.get(value, value))
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        option = f"ONNXRuntimeBackendConfig: session_options[{name!r}] = {value!r}"
+        raise AITuneUserInputError(f"{option} is refused: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
+def _call_of(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable[..., Any]:
+    """Return the session behind the module's own call form."""
+    dtypes = {spec.dtype for spec in (*graph.inputs.tensors, *graph.outputs.tensors)}
+    executor = _by_dlpack if torch.bfloat16 in dtypes else _by_numpy
+    return compile_call(graph, executor(session, graph, routes))
+
+
+def _feeds(session: Any, graph: GraphSpec) -> list[tuple[str, int]]:
+    """Return name and index of each input of the session: exporters leave out those without effect."""
+    index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
+    return [(item.name, index[item.name]) for item in session.get_inputs()]
+
+
+def _by_numpy(
+    session: Any, graph: GraphSpec, routes: OutputRoutes
+) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    """Pass memory as numpy arrays: inputs and outputs are not copied, and outputs are new at each call.
+
+    About a third quicker than binding inputs and outputs each time, since sizes vary. The library makes
+    inputs contiguous where they are not.
+    """
+    feeds = _feeds(session, graph)
+    names = [output_name(i) for i in range(routes.computed)]
+    native = getattr(session, "_sess", session)  # skips a check of the names that were read from the session
+    run, from_numpy, output = native.run, torch.from_numpy, compile_output(graph)
+
+    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
+        results = run(names, {name: tensors[i].numpy(force=True) for name, i in feeds}, None)
+        return output([from_numpy(result) for result in results])
+
+    def execute_routed(tensors: tuple[torch.Tensor, ...]) -> Any:
+        results = run(names, {name: tensors[i].numpy(force=True) for name, i in feeds}, None)
+        return output(routes.outputs([from_numpy(result) for result in results], tensors))
+
+    return execute if routes.direct else execute_routed
+
+
+def _by_dlpack(
+    session: Any, graph: GraphSpec, routes: OutputRoutes
+) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    """Pass memory by DLPack, which has the dtypes that numpy lacks."""
+    import onnxruntime
+
+    feeds = _feeds(session, graph)
+    names = [output_name(i) for i in range(routes.computed)]
+    output, wrap = compile_output(graph), onnxruntime.OrtValue.from_dlpack
+
+    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
+        values = {name: wrap(tensors[i].detach().contiguous()) for name, i in feeds}
+        results = session.run_with_ort_values(names, values)
+        return output(routes.outputs([torch.utils.dlpack.from_dlpack(result) for result in results], tensors))
+
+    return execute

@@ -1,0 +1,227 @@
+"""OpenVINO: the exported graph converted directly, run by pooled requests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aitune.exceptions import BackendBuildError, BackendUnsupportedError
+from aitune.torch.backend.artifact import Artifact
+from aitune.torch.backend.availability import require
+from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
+from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.precision import lowest, module_precision
+from aitune.torch.backend.validation import check_choice, check_int
+from aitune.torch.export.flat import OutputRoutes, input_name, output_name
+from aitune.torch.export.program import ExportedGraph, export_program
+from aitune.torch.graph.accessor import compile_call, compile_output
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.job import Job
+from aitune.torch.trial import Precision
+
+__all__ = ["OpenVINOBackend", "OpenVINOBackendConfig"]
+
+_MODEL = "model.xml"
+_WEIGHTS = "model.bin"
+_TELEMETRY = "openvino_telemetry"
+_PRECISIONS: dict[str, Precision] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+_HINTS = {"latency": "LATENCY", "throughput": "THROUGHPUT"}
+
+
+@dataclass(frozen=True)
+class OpenVINOBackendConfig(BackendConfig):
+    """Options of OpenVINO.
+
+    Attributes:
+        precision: What to compute in: ``"float32"``, ``"float16"`` or ``"bfloat16"``. Always asked for
+            explicitly: left alone, the library chooses bfloat16 on processors that have it.
+        performance_hint: ``"latency"`` or ``"throughput"``.
+        num_streams: Calls that may run at once, each on its share of the threads; None leaves it to the hint.
+    """
+
+    precision: str = "float32"
+    performance_hint: str = "latency"
+    num_streams: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self, "precision", tuple(_PRECISIONS))
+        check_choice(self, "performance_hint", tuple(_HINTS))
+        check_int(self, "num_streams", 1)
+
+
+class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
+    """Converts the exported graph to OpenVINO's form and runs it on the processor. Engines can be kept."""
+
+    config_class = OpenVINOBackendConfig
+    devices = ("cpu",)
+    requires = (Requirement("openvino", "openvino"),)
+    complexity = 3
+
+    @property
+    def safe_in_process(self) -> bool:
+        """Always: a failing conversion is an exception."""
+        return True
+
+    def unsuitable(self, job: Job) -> str | None:
+        """Return why the job cannot be served, None if it may be tried."""
+        for spec in (*job.graph.inputs.tensors, *job.graph.outputs.tensors):
+            if spec.dtype.is_complex or spec.dtype is torch.float64:
+                return f"OpenVINO does not compute in {str(spec.dtype).removeprefix('torch.')}: {spec}"
+        return super().unsuitable(job)
+
+    def build(self, job: Job) -> Engine:
+        """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
+
+        Raises:
+            BackendUnsupportedError: If the module cannot be exported, has operators that OpenVINO lacks, or
+                the processor does not compute in the precision.
+            BackendBuildError: If OpenVINO refuses the model.
+            BackendNotInstalledError: If it is not installed.
+        """
+        require(self, job)
+        openvino = _import_openvino()
+        exported = export_program(job, self.name)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        self._convert(openvino, exported, job.folder / _MODEL)
+        precision = lowest((module_precision(job), _PRECISIONS[self.config.precision]))
+        return self._engine(
+            job, job.folder, Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision)
+        )
+
+    def load(self, job: Job, folder: Path) -> Engine:
+        """Make an engine from saved files; see :meth:`Backend.load`."""
+        require(self, job)
+        return self._engine(job, folder, Artifact.read(folder, self.name))
+
+    def _convert(self, openvino: Any, exported: ExportedGraph, path: Path) -> None:
+        """Write the graph in OpenVINO's form.
+
+        Through a file, since a model in memory goes on using the memory of the module's parameters.
+        """
+        try:
+            model = openvino.convert_model(exported.program)
+        except Exception as error:
+            raise BackendUnsupportedError(self.name, f"cannot be converted: {_first_line(error)}") from error
+        for port in model.inputs:
+            port.get_tensor().set_names({input_name(exported.input_names.index(port.get_any_name()))})
+        for i, port in enumerate(model.outputs):
+            port.get_tensor().set_names({output_name(i)})
+        openvino.save_model(model, str(path), compress_to_fp16=False)
+
+    def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
+        openvino = _import_openvino()
+        wanted = {"float32": openvino.Type.f32, "float16": openvino.Type.f16, "bfloat16": openvino.Type.bf16}
+        options: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": wanted[self.config.precision],
+            "PERFORMANCE_HINT": _HINTS[self.config.performance_hint],
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "ENABLE_CPU_PINNING": False,  # engines that are pinned all share the first cores
+        }
+        if self.config.num_streams is not None:
+            options["NUM_STREAMS"] = self.config.num_streams
+        try:
+            compiled = openvino.Core().compile_model(str(folder / artifact.files[0]), "CPU", options)
+        except Exception as error:
+            raise BackendBuildError(self.name, f"OpenVINO refuses the model: {_first_line(error)}") from error
+        used = compiled.get_property("INFERENCE_PRECISION_HINT")
+        if used != wanted[self.config.precision]:
+            raise BackendUnsupportedError(
+                self.name,
+                f"this processor computes in {used.get_type_name()}, not in {self.config.precision}",
+            )
+        call = compile_call(job.graph, _executor(openvino, compiled, job.graph, artifact.routes))
+        return FunctionEngine(call, EngineFacts(precision=artifact.precision), artifact, folder)
+
+
+def _executor(
+    openvino: Any, compiled: Any, graph: GraphSpec, routes: OutputRoutes
+) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    """Return a function that runs the model on a graph's tensors; each call takes a request from a pool.
+
+    Inputs are shared with the request until its next call, outputs are copied out of it. The request's own
+    method is called below the library's Python layer, which costs 30 to 80 µs a call.
+    """
+    index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
+    feeds = [(port, index[item.get_any_name()]) for port, item in enumerate(compiled.inputs)]
+    wrap = _wrapper(openvino)
+    infer = _infer_function(openvino)
+    unwrap = [_unwrapper(spec.dtype) for spec in _computed_specs(graph, routes)]
+    output = compile_output(graph)
+    pool: list[Any] = []
+
+    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
+        try:
+            request = pool.pop()
+        except IndexError:
+            request = compiled.create_infer_request()
+        for port, i in feeds:
+            request.set_input_tensor(port, wrap(tensors[i].contiguous()))
+        infer(request)
+        results = [take(request.get_output_tensor(k).data) for k, take in enumerate(unwrap)]
+        pool.append(request)
+        return output(routes.outputs(results, tensors))
+
+    return execute
+
+
+def _computed_specs(graph: GraphSpec, routes: OutputRoutes) -> list[Any]:
+    specs = {
+        index: spec
+        for (kind, index), spec in zip(routes.sources, graph.outputs.tensors, strict=True)
+        if kind == "computed"
+    }
+    return [specs[i] for i in range(routes.computed)]
+
+
+def _wrapper(openvino: Any) -> Callable[[torch.Tensor], Any]:
+    kind, bfloat16 = openvino.Tensor, openvino.Type.bf16
+
+    def wrap(tensor: torch.Tensor) -> Any:
+        if tensor.dtype is torch.bfloat16:  # numpy has none: the same bits as integers
+            return kind(tensor.view(torch.int16).numpy(force=True), list(tensor.shape), bfloat16)
+        return kind(tensor.numpy(force=True), True)
+
+    return wrap
+
+
+def _unwrapper(dtype: torch.dtype) -> Callable[[Any], torch.Tensor]:
+    if dtype is torch.bfloat16:
+        return lambda data: torch.from_numpy(data.view("int16")).view(torch.bfloat16).clone()
+    return lambda data: torch.from_numpy(data).clone()
+
+
+def _infer_function(openvino: Any) -> Callable[[Any], Any]:
+    """Return the quickest call that runs a request on the inputs that were set."""
+    native = next((c for c in openvino.InferRequest.__mro__ if c.__module__.endswith("_pyopenvino")), None)
+    if native is None:
+        return lambda request: request.infer({}, share_inputs=True, share_outputs=True)
+    infer = native.infer
+    return lambda request: infer(request, {}, True, False)
+
+
+def _import_openvino() -> Any:
+    """Import OpenVINO without its telemetry.
+
+    Importing it sends usage events from a forked child of the process, which would come as a surprise to
+    users of a tuner (and a fork of a threaded process is a hazard). The library has a stand-in for a missing
+    telemetry package; who imports OpenVINO themselves decides for themselves.
+    """
+    if "openvino" not in sys.modules and _TELEMETRY not in sys.modules:
+        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+        try:
+            import openvino
+        finally:
+            del sys.modules[_TELEMETRY]
+    import openvino
+
+    return openvino
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

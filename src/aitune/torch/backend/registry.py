@@ -1,0 +1,123 @@
+"""Which backends there are, and which are tried where, as plain data; classes are imported when asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+from typing import Any
+
+import torch
+
+from aitune.exceptions import AITuneUserInputError
+from aitune.torch.backend.availability import missing_requirement
+from aitune.torch.backend.base import Backend
+
+__all__ = ["available_backends", "backend_by_name", "default_backends", "missing_requirement"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_ENTRY_POINTS = "aitune.backends"
+
+_PACKAGE = "aitune.torch.backend"
+
+# Class by name. The module is imported when the class is asked for.
+_BUILT_IN = {
+    "ONNXRuntimeBackend": f"{_PACKAGE}.onnxruntime",
+    "OpenVINOBackend": f"{_PACKAGE}.openvino",
+    "TensorRTBackend": f"{_PACKAGE}.tensorrt",
+    "TorchAOBackend": f"{_PACKAGE}.torchao",
+    "TorchEagerBackend": f"{_PACKAGE}.torch_eager",
+    "TorchInductorAotBackend": f"{_PACKAGE}.torch_inductor_aot",
+    "TorchInductorJitBackend": f"{_PACKAGE}.torch_inductor_jit",
+    "TorchTensorRTAotBackend": f"{_PACKAGE}.torch_tensorrt_aot",
+    "TorchTensorRTJitBackend": f"{_PACKAGE}.torch_tensorrt_jit",
+}
+
+# Candidates of a strategy that was given none, in the order of trial. Those that suit the device come first;
+# the others follow, so that a report shows each with the reason why it was skipped. TorchAO is not among
+# them: fewer bits are a decision of the user.
+_CPU_ORDER = (
+    "ONNXRuntimeBackend",
+    "OpenVINOBackend",
+    "TorchInductorAotBackend",
+    "TorchInductorJitBackend",
+    "TensorRTBackend",
+    "TorchTensorRTAotBackend",
+    "TorchTensorRTJitBackend",
+)
+_CUDA_ORDER = (
+    "TensorRTBackend",
+    "TorchTensorRTAotBackend",
+    "TorchTensorRTJitBackend",
+    "TorchInductorJitBackend",
+    "TorchInductorAotBackend",
+    "ONNXRuntimeBackend",
+    "OpenVINOBackend",
+)
+
+
+def available_backends() -> dict[str, type[Backend[Any]]]:
+    """Return every backend class by its name: those of aitune, and those of installed plugins.
+
+    A plugin registers a class under the entry-point group ``aitune.backends``; the name of the entry point is
+    the backend's name. A plugin that cannot be imported, is no backend, or takes a name that is in use is
+    left out, with a line in the log. Whether a backend's library is installed is another question:
+    :func:`missing_requirement`.
+    """
+    found = {name: _built_in(name) for name in _BUILT_IN}
+    for point in importlib.metadata.entry_points(group=_ENTRY_POINTS):
+        plugin = _plugin(point)
+        if plugin is None:
+            continue
+        if point.name in found and found[point.name] is not plugin:
+            _LOGGER.warning("Backend %s of %s is left out: the name is taken.", point.name, point.value)
+            continue
+        found[point.name] = plugin
+    return dict(sorted(found.items()))
+
+
+def backend_by_name(name: str) -> type[Backend[Any]]:
+    """Return a backend class by its name.
+
+    Raises:
+        AITuneUserInputError: If there is none of this name.
+    """
+    if name in _BUILT_IN:
+        return _built_in(name)
+    found = available_backends()
+    if name not in found:
+        raise AITuneUserInputError(f"there is no backend {name!r}; there are {', '.join(found)}")
+    return found[name]
+
+
+def default_backends(strategy: str, device: torch.device) -> tuple[Backend[Any], ...]:
+    """Return the candidates of a strategy that was given none, in the order of trial.
+
+    Args:
+        strategy: Name of the strategy's class; all have one order in this version.
+        device: Where the module is.
+
+    Returns:
+        Configured backends, also such as cannot be used here.
+    """
+    del strategy
+    order = _CUDA_ORDER if device.type == "cuda" else _CPU_ORDER
+    return tuple(_built_in(name)() for name in order)
+
+
+def _built_in(name: str) -> type[Backend[Any]]:
+    found: type[Backend[Any]] = getattr(importlib.import_module(_BUILT_IN[name]), name)
+    return found
+
+
+def _plugin(point: importlib.metadata.EntryPoint) -> type[Backend[Any]] | None:
+    try:
+        found = point.load()
+    except Exception as error:  # noqa: BLE001 - importing a plugin runs foreign code, which raises anything
+        _LOGGER.warning("Backend %s (%s) cannot be loaded: %r", point.name, point.value, error)
+        return None
+    if not isinstance(found, type) or not issubclass(found, Backend):
+        _LOGGER.warning("Backend %s (%s) is left out: it is no subclass of Backend.", point.name, point.value)
+        return None
+    return found

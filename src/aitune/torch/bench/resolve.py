@@ -1,0 +1,86 @@
+"""At which batch size a graph is measured, and how far its batch range reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from aitune.torch.bench.rules import Rules
+from aitune.torch.bench.workload import Workload, sizes_seen
+from aitune.torch.check.trace import no_trace
+from aitune.torch.graph.job import Job
+from aitune.torch.measure import (
+    MemoryForecast,
+    ProfilingConfig,
+    Stopwatch,
+    available_bytes,
+    latency_percentiles,
+    peak_growth_bytes,
+    search_batch_size,
+)
+
+__all__ = ["LARGEST_BATCH", "Resolved", "resolve"]
+
+LARGEST_BATCH = 1024
+"""Largest batch size that is searched where the user declares no range."""
+
+_SECONDS_PER_SIZE = 2.0
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Where speed is measured.
+
+    Attributes:
+        job: The job, the batch range of its graph widened to the batch size where that is larger.
+        batch_size: The batch size; None for a graph without a batch axis.
+        notes: How it was found.
+    """
+
+    job: Job
+    batch_size: int | None
+    notes: tuple[str, ...] = ()
+
+
+def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch) -> Resolved:
+    """Decide at which batch size the candidates of a graph are compared.
+
+    With the search on, powers of two are tried from the largest recorded size up while the original's throughput
+    grows by 5 % or more and memory suffices. Without it: the largest recorded size, or the smallest for latency.
+
+    Args:
+        job: The graph with its samples.
+        rules: Whether to search, and whether latency counts.
+        original: The call to measure.
+        stopwatch: How time is read.
+    """
+    batch, seen = job.graph.batch_dim, sizes_seen(job.graph, job.samples)
+    if batch is None or not seen:
+        return Resolved(job, None)
+    if rules.smallest:
+        return Resolved(job, seen[0])
+    if not rules.find_batch_size:
+        return Resolved(job, seen[-1])
+    declared = batch.max > seen[-1]
+    limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
+    config = ProfilingConfig(max_seconds=min(_SECONDS_PER_SIZE, rules.profiling.max_seconds), latency_calls=20)
+    growth: list[MemoryForecast] = []
+
+    def throughput_at(size: int) -> float:
+        workload = Workload.at(job.graph, job.samples, size)
+        one_pass = workload.passes(original)
+        growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
+        return workload.throughput(latency_percentiles(one_pass, stopwatch=stopwatch, config=config).p50)
+
+    def fits(size: int) -> bool:
+        return growth[-1].fits(size, available_bytes(job.device))
+
+    with no_trace(job.module), torch.no_grad():
+        search = search_batch_size(throughput_at, seen[-1], limit, fits)
+    if search.best is None:
+        return Resolved(job, seen[-1], (search.stopped_because,))
+    note = f"measured at batch size {search.best}: {search.stopped_because}"
+    return Resolved(replace(job, graph=job.graph.with_batch_up_to(search.best)), search.best, (note,))

@@ -1,0 +1,184 @@
+"""Preparing an examination: which questions, and what the module itself answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aitune.exceptions import AITuneUserInputError
+from aitune.torch.check.bounds import Bounds
+from aitune.torch.check.check import Check
+from aitune.torch.check.expectation import expect, levelled
+from aitune.torch.check.inputs import Probe, sample_probes, synthesised_probes
+from aitune.torch.check.metric import measure_metric
+from aitune.torch.check.precision import own_precision
+from aitune.torch.check.reference import Reference, eager_reference, make_reference, matched
+from aitune.torch.check.rehearsal import Call, Consistency, Eager, Rehearsal, examine_consistency, rehearse
+from aitune.torch.check.rng import RngState
+from aitune.torch.check.subject import Step, Subject
+from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.sample import Sample
+from aitune.torch.trial import Precision
+
+__all__ = ["Effort", "prepare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Effort:
+    """How much an examination asks.
+
+    Attributes:
+        synthesised: Whether inputs are made that no sample has; without, for a candidate that passed the
+            whole examination elsewhere, the samples alone are asked about.
+        reference: Whether to run a copy in higher precision, or what that gave elsewhere for the same calls.
+        reference_seconds: Time after which eager is the reference of the calls that are left; None for no
+            limit.
+    """
+
+    synthesised: bool = True
+    reference: Reference | bool = True
+    reference_seconds: float | None = None
+
+
+def prepare(
+    module: torch.nn.Module,
+    graph: GraphSpec,
+    samples: Sequence[Sample],
+    *,
+    forward: Callable[..., Any] | None = None,
+    check: Check | None = None,
+    effort: Effort | None = None,
+) -> Subject:
+    """Run the module itself, and its reference, through everything that candidates will be asked.
+
+    Leaves no trace in module, samples and process.
+
+    Args:
+        module: The user's module.
+        graph: The graph that candidates serve.
+        samples: Recorded calls of it, at least one.
+        forward: The original forward; None takes the module's.
+        check: The user's check; its metric is measured once, here.
+        effort: How much to ask; None asks everything.
+
+    Raises:
+        ValueError: Without samples.
+        AITuneUserInputError: If the metric returns no finite number for the module itself.
+        Exception: What the module itself raises on a sample, as it is.
+    """
+    if not samples:
+        raise ValueError(f"{graph.name}: there is no sample to check with")
+    effort = effort or Effort()
+    with no_trace(module) as found, calm():
+        probes, notes = _probes(graph, samples, effort)
+        eager = Eager(module, module.forward if forward is None else forward, RngState.capture())
+        rehearsal = rehearse(eager, probes, found)
+        consistency = _consistency(eager, rehearsal, samples)
+        calls, script = _script(eager, rehearsal, repeatable=not (rehearsal.stateful or consistency.random))
+        reference = (
+            _reference(module, calls, effort)
+            if consistency.fault is None
+            else eager_reference(len(calls), "")
+        )
+        expectations = levelled(
+            [
+                expect(call.outcome, outcome, reference.rounding)
+                for call, outcome in zip(calls, reference.outcomes, strict=True)
+            ]
+        )
+        return Subject(
+            module=module,
+            forward=eager.forward,
+            graph=graph,
+            steps=tuple(
+                Step(calls[i].probe, expectations[i], reset=reset, scribble=scribble)
+                for i, reset, scribble in script
+            ),
+            reference=reference,
+            rng=eager.rng,
+            warm=rehearsal.start if rehearsal.warmed else None,
+            stateful=rehearsal.stateful,
+            random=consistency.random,
+            unjudgeable=consistency.fault,
+            own_sharing=consistency.sharing,
+            check=check,
+            metric=_metric(check, eager, rehearsal),
+            notes=(*notes, *rehearsal.notes),
+        )
+
+
+def _probes(graph: GraphSpec, samples: Sequence[Sample], effort: Effort) -> tuple[list[Probe], list[str]]:
+    probes = sample_probes(graph, samples)
+    if not effort.synthesised:
+        return probes, []
+    more, notes = synthesised_probes(graph, samples)
+    return probes + more, notes
+
+
+def _consistency(eager: Eager, rehearsal: Rehearsal, samples: Sequence[Sample]) -> Consistency:
+    if not rehearsal.calls:
+        return Consistency(fault="it cannot be called twice from one state: " + "; ".join(rehearsal.notes))
+    kinds: dict[torch.dtype | None, Precision] = {
+        torch.float64: "float64",
+        torch.float16: "float16",
+        torch.bfloat16: "bfloat16",
+    }
+    bounds = Bounds.of(kinds.get(own_precision(eager.module, samples), "float32"))
+    return examine_consistency(eager, rehearsal, bounds)
+
+
+def _script(
+    eager: Eager, rehearsal: Rehearsal, *, repeatable: bool
+) -> tuple[list[Call], list[tuple[int, bool, bool]]]:
+    """Return the module's calls, and the order in which candidates are asked: call, reset, scribble.
+
+    First every probe; then the first one again and again, with others in between and with earlier outputs
+    overwritten.
+    """
+    calls = list(rehearsal.calls)
+    script = [(i, True, False) for i in range(len(calls))]
+    if not calls:
+        return calls, script
+    first = calls[0].probe
+    other = next((i for i in range(len(calls) - 1, 0, -1) if calls[i].probe.sizes == first.sizes), 0)
+    resized = next((i for i, call in enumerate(calls) if call.probe.sizes != first.sizes), other)
+    for place, i in enumerate((0, other, 0, resized, 0)):
+        reset, scribble = place == 0, i == 0 and place > 0
+        if repeatable:
+            script.append((i, reset, scribble))
+            continue
+        try:
+            outcome = eager.perform(calls[i].probe, rehearsal.start, reset=reset).kept()
+        except Exception:  # noqa: BLE001 - the user's forward, which may not take as many calls in a row
+            break
+        calls.append(Call(calls[i].probe, outcome, reset))
+        script.append((len(calls) - 1, reset, scribble))
+    return calls, script
+
+
+def _reference(module: torch.nn.Module, calls: Sequence[Call], effort: Effort) -> Reference:
+    outcomes = [call.outcome for call in calls]
+    if isinstance(effort.reference, Reference):
+        return matched(effort.reference, outcomes)
+    if not effort.reference:
+        return eager_reference(len(calls), "it was not asked for")
+    questions = [(call.probe, call.reset) for call in calls]
+    return make_reference(module, questions, outcomes, time_limit=effort.reference_seconds)
+
+
+def _metric(check: Check | None, eager: Eager, rehearsal: Rehearsal) -> float | None:
+    if check is None or check.metric is None:
+        return None
+    rehearsal.start.restore(deep=False)
+    eager.rng.restore()
+    value = measure_metric(check, eager.forward)
+    if not math.isfinite(value):
+        raise AITuneUserInputError(
+            f"Check: the metric of the module itself is {value}, so nothing can be held against it"
+        )
+    return value

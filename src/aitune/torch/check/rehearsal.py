@@ -1,0 +1,191 @@
+"""The module's own run through the questions: what it does, and whether it does so every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aitune.torch.check.bounds import Bounds
+from aitune.torch.check.compare import compare
+from aitune.torch.check.expectation import expect
+from aitune.torch.check.inputs import Probe
+from aitune.torch.check.outcome import Outcome, perform
+from aitune.torch.check.rng import RngState
+from aitune.torch.check.sharing import meeting
+from aitune.torch.check.state import Snapshot, take_snapshot
+
+__all__ = ["Call", "Consistency", "Eager", "Rehearsal", "examine_consistency", "rehearse"]
+
+
+@dataclass(frozen=True, eq=False)
+class Eager:
+    """The module itself, and the random state that its calls start from.
+
+    Attributes:
+        module: The module.
+        forward: Its forward.
+        rng: State of the random number generators.
+    """
+
+    module: torch.nn.Module
+    forward: Callable[..., Any]
+    rng: RngState
+
+    def perform(self, probe: Probe, start: Snapshot, *, reset: bool = True) -> Outcome:
+        """Make a call, from ``start`` and :attr:`rng` if ``reset``; the outcome has the live tensors."""
+        if reset:
+            start.restore(deep=False)
+            self.rng.restore()
+        return perform(self.forward, probe, start)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of the module itself.
+
+    Attributes:
+        probe: The inputs.
+        outcome: What it did, with tensors of its own.
+        reset: Whether module and random numbers were put back to the beginning before it.
+    """
+
+    probe: Probe
+    outcome: Outcome
+    reset: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """The module's own calls, each from the same state.
+
+    Attributes:
+        calls: One for each probe that it can run.
+        start: The state from which each begins.
+        warmed: Whether ``start`` is not the state in which the module was found.
+        stateful: Whether calls change the module.
+        notes: Which probes were left out, and why.
+    """
+
+    calls: tuple[Call, ...]
+    start: Snapshot
+    warmed: bool = False
+    stateful: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def drew(self) -> bool:
+        """Whether a call drew random numbers."""
+        return any(call.outcome.drew for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Whether the module does the same every time.
+
+    Attributes:
+        fault: Why it does not although state and random numbers are the same; None if it does.
+        random: Whether other random numbers give other outputs.
+        sharing: Outputs (by position) that it hands out in the same memory in two calls.
+    """
+
+    fault: str | None = None
+    random: bool = False
+    sharing: frozenset[int] = frozenset()
+
+
+def rehearse(eager: Eager, probes: Sequence[Probe], found: Snapshot) -> Rehearsal:
+    """Run the module on every probe.
+
+    A forward that changes the module is run again from the state that it leads to: where nothing changes any
+    more, it was a cache that fills by itself, and all calls start with the cache filled. Else all start from
+    the state as found.
+
+    Args:
+        eager: The module.
+        probes: Inputs. The module's own exception on a recorded one is passed on; others are left out with a
+            note.
+        found: The module's present state, which the caller restores in the end.
+    """
+    calls, notes = _filling(eager, probes, found)
+    if not any(call.outcome.state for call in calls) and not found.changes(deep=True):
+        return Rehearsal(calls, found, notes=notes)
+    usable = [call.probe for call in calls]
+    warm = take_snapshot(eager.module)
+    calls, _ = _from(eager, usable, warm)
+    if len(calls) == len(usable) and not any(call.outcome.state for call in calls):
+        return Rehearsal(calls, warm, warmed=True, notes=notes)
+    calls, more = _from(eager, usable, found)
+    return Rehearsal(calls, found, stateful=True, notes=notes + more)
+
+
+def examine_consistency(eager: Eager, rehearsal: Rehearsal, bounds: Bounds) -> Consistency:
+    """Run the first and the last call again, and those that drew random numbers with others."""
+    start = rehearsal.start
+    live: list[Outcome] = []
+    for call in (rehearsal.calls[0], rehearsal.calls[0], rehearsal.calls[-1]):
+        live.append(eager.perform(call.probe, start))
+        different = compare(live[-1], expect(call.outcome), bounds)
+        if different.mismatch is not None:
+            return Consistency(fault=different.mismatch)
+    sharing = _same_memory(live[0], live[1])
+    for call in rehearsal.calls:
+        if not call.outcome.drew:
+            continue
+        start.restore(deep=False)
+        eager.rng.elsewhere()
+        outcome = eager.perform(call.probe, start, reset=False)
+        if compare(outcome, expect(call.outcome), bounds).mismatch is not None:
+            return Consistency(random=True, sharing=sharing)
+    return Consistency(sharing=sharing)
+
+
+def _filling(
+    eager: Eager, probes: Sequence[Probe], found: Snapshot
+) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+    """Make the calls without putting the module back in between, so that its caches fill."""
+    calls, notes = [], []
+    for probe in probes:
+        try:
+            eager.rng.restore()
+            try:
+                outcome = eager.perform(probe, found, reset=False)
+            except Exception:
+                if not found.changes():
+                    raise
+                outcome = eager.perform(probe, found)  # what it kept of earlier calls may have been the cause
+        except Exception as error:  # noqa: PERF203 - the user's forward
+            if probe.recorded:
+                raise
+            notes.append(_left_out(probe, error))
+        else:
+            calls.append(Call(probe, outcome.kept()))
+    return tuple(calls), tuple(notes)
+
+
+def _from(eager: Eager, probes: Sequence[Probe], start: Snapshot) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+    """Make each call from one state; what works only after other calls is left out."""
+    calls, notes = [], []
+    for probe in probes:
+        try:
+            calls.append(Call(probe, eager.perform(probe, start).kept()))
+        except Exception as error:  # noqa: BLE001, PERF203 - the user's forward
+            notes.append(_left_out(probe, error))
+    return tuple(calls), tuple(notes)
+
+
+def _left_out(probe: Probe, error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0][:120]
+    return f"not checked at {probe.label}: the module itself raises {type(error).__name__} ({first})"
+
+
+def _same_memory(first: Outcome, second: Outcome) -> frozenset[int]:
+    marked = [
+        ((place, index), leaf)
+        for place, outcome in enumerate((first, second))
+        for index, leaf in enumerate(outcome.leaves)
+        if isinstance(leaf, torch.Tensor)
+    ]
+    return frozenset(index for a, b in meeting(marked) if a[0] != b[0] for index in (a[1], b[1]))

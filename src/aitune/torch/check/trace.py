@@ -1,0 +1,59 @@
+"""Leaving no trace: what a module holds and what the process is set to is afterwards what it was before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from aitune.torch.check.ambient import Ambient
+from aitune.torch.check.rng import RngState
+from aitune.torch.check.state import Snapshot, take_snapshot
+
+__all__ = ["calm", "no_trace"]
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def no_trace(module: torch.nn.Module) -> Iterator[Snapshot]:
+    """Undo, at the end, everything that was done to a module and to the process meanwhile.
+
+    Covered are parameters and buffers with their values, flags and gradients, training flags, hooks,
+    children, plain attributes with containers and small objects in them; the random number generators of
+    torch, Python and numpy; grad mode, autocast, default dtype, thread count and precision settings. What
+    does not differ is not written to.
+
+    A parameter that was changed in a module too large to be copied (see :func:`take_snapshot`) is reported
+    through the log, at level ERROR. Files, other modules and other threads' doings are not covered.
+
+    Args:
+        module: The module, with everything below it.
+
+    Yields:
+        What the module held at the beginning.
+    """
+    ambient, rng, before = Ambient.capture(), RngState.capture(), take_snapshot(module)
+    try:
+        yield before
+    finally:
+        try:
+            lost = before.restore()
+        finally:
+            rng.restore()
+            ambient.restore()
+        if lost:
+            _log.error(
+                "%s: changed while it was checked, and too large to have been copied: %s",
+                type(module).__qualname__,
+                ", ".join(lost),
+            )
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """Run without gradients, and outside of inference mode, so that tensors made inside are ordinary ones."""
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield

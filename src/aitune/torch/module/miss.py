@@ -1,0 +1,139 @@
+"""Why a call did not belong to any engine: the slow, plainly written twin of the generated check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.spec import TensorSpec, is_tensor
+from aitune.torch.graph.tree import path_text
+from aitune.torch.module.route import HOOKS, Route, plain_context
+
+__all__ = ["Miss", "find_route", "has_hooks"]
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why the original answered.
+
+    Attributes:
+        reason: One of a small set of words, for counting.
+        detail: What exactly, and what would cover the call; for the log.
+    """
+
+    reason: str
+    detail: str = ""
+
+
+def find_route(
+    module: torch.nn.Module, routes: Sequence[Route], args: Any, kwargs: Mapping[str, Any]
+) -> Route | Miss:
+    """Decide as the generated check does, with a reason.
+
+    Returns:
+        The route that the call belongs to, or why it belongs to none. The reason is that of the graph which came
+        closest.
+    """
+    miss = _module_miss(module, routes)
+    if miss is not None:
+        return miss
+    misses: list[tuple[int, Miss]] = []
+    for route in routes:
+        found = _graph_miss(route.graph, args, kwargs)
+        if found is None:
+            return route
+        misses.append(found)
+    return max(misses, key=lambda entry: entry[0])[1] if misses else Miss("no engine")
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether the module or anything below it has a hook of its own."""
+    return any(child.__dict__[name] for child in module.modules() for name in HOOKS)
+
+
+def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | None:
+    if not routes:
+        return Miss("no engine")
+    training = routes[0].graph.training
+    if module.training is not training:
+        return Miss("training flag", f"it was tuned with training={training}")
+    if module.__dict__.get("forward") is not routes[0].forward:
+        return Miss("forward replaced", "another forward was set on the instance")
+    if has_hooks(module) or torch.nn.modules.module._has_any_global_hook():
+        return Miss("hooks", "hooks are registered on it, on a module below, or globally")
+    for reason, holds in plain_context(training):
+        if not holds():
+            return Miss(reason)
+    watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
+    if any(watch.changed for watch in watches.values()):
+        return Miss(
+            "weights changed",
+            "its parameters or buffers are not those it was tuned with; retune() tunes anew",
+        )
+    return None
+
+
+def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, Miss] | None:
+    """Return how far the call came and why it is not one of ``graph``; None if it is."""
+    try:
+        leaves = graph.input_leaves(args, kwargs)
+    except TypeError as error:
+        return 0, Miss("signature", str(error))
+    if leaves is None:
+        return 1, Miss("structure", "the arguments are nested in a way that was not recorded")
+    for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True):
+        if not isinstance(spec, TensorSpec):
+            if not spec.accepts(leaf):
+                return 2, Miss("value", f"{path_text(spec.path)} has a value that was not recorded")
+            continue
+        miss = _tensor_miss(spec, leaf)
+        if miss is not None:
+            return miss
+    return next(_range_misses(graph, graph.inputs.select_tensors(leaves)), None)
+
+
+def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:
+    name = path_text(spec.path)
+    if not is_tensor(leaf) or leaf.layout is not torch.strided:
+        return 3, Miss("type", f"{name} is a {type(leaf).__name__}")
+    if leaf.dtype is not spec.dtype:
+        return 3, Miss("dtype", f"{name} is {leaf.dtype}, recorded was {spec.dtype}")
+    if leaf.device != spec.device:
+        return 3, Miss("device", f"{name} is on {leaf.device}, recorded was {spec.device}")
+    if leaf.requires_grad and torch.is_grad_enabled():
+        return 3, Miss("requires grad", f"{name} requires grad")
+    if leaf.is_conj():
+        return 3, Miss("conjugate view", f"{name} is a lazy conjugate")
+    if leaf.dim() != len(spec.shape):
+        return 4, Miss("rank", f"{name} has {leaf.dim()} axes, recorded were {len(spec.shape)}")
+    return None
+
+
+def _range_misses(graph: GraphSpec, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, Miss]]:
+    for spec, tensor in zip(graph.inputs.tensors, tensors, strict=True):
+        for axis, (size, seen) in enumerate(zip(spec.shape, tensor.shape, strict=True)):
+            place = f"axis {axis} of {path_text(spec.path)}"
+            if not isinstance(size, DynamicDim):
+                if size != seen:
+                    yield 5, Miss("range", f"{place} is {seen}, tuned for {size} alone; {_cover(None, seen)}")
+            elif not size.min <= seen <= size.max:
+                yield (
+                    6,
+                    Miss(
+                        "range",
+                        f"{place} is {seen}, tuned for {size.min} to {size.max}; {_cover(size, seen)}",
+                    ),
+                )
+    if graph.sizes(tensors) is None:
+        yield 7, Miss("range", "axes that were always equal differ")
+
+
+def _cover(size: DynamicDim | None, seen: int) -> str:
+    if isinstance(size, BatchDim):
+        return f"tune with {seen} among batch_sizes=, or declare dynamic_shapes="
+    return f"tune with samples of size {seen}, or declare dynamic_shapes="

@@ -1,0 +1,197 @@
+"""The check that decides whether a call belongs to an engine, generated once as Python source.
+
+Interpreting specs at every call would cost more than many engines save. One function with the forward's own parameters
+holds all conditions as plain expressions, cheapest first; its answer is a function to run, or None for the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.modules.module as nn_module
+
+from aitune.torch.config import config
+from aitune.torch.graph.accessor import (
+    Names,
+    compiled,
+    leaf_expressions,
+    signature_source,
+    structure_conditions,
+)
+from aitune.torch.graph.dims import DynamicDim
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
+from aitune.torch.module.weights import StateWatch
+
+__all__ = ["HOOKS", "Route", "compile_route", "plain_context"]
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One graph with the function that serves it.
+
+    Attributes:
+        graph: Which calls.
+        run: Takes the call as the user made it.
+        watch: What must not have changed; None for an engine that reads the live weights.
+        forward: The forward that was set on the instance when the graph was validated, None for the class's own.
+    """
+
+    graph: GraphSpec
+    run: Callable[..., Any]
+    watch: StateWatch | None
+    forward: Any = None
+
+
+def compile_route(
+    module: torch.nn.Module, routes: Sequence[Route], hooks_seen: int | None
+) -> Callable[..., Any]:
+    """Generate the check for all routes of a module.
+
+    Args:
+        module: The module.
+        routes: At least one; all of one signature.
+        hooks_seen: One entry, ``RemovableHandle.next_id`` when the module and everything below were last found to have
+            no hooks; read at every call. None where hooks below the module do no harm.
+
+    Returns:
+        A function with the forward's parameters that returns the ``run`` of the first route that the call belongs to,
+        or None. It raises TypeError for a call that does not fit the signature, and whatever a container among the
+        arguments raises when it is looked into.
+    """
+    signature = routes[0].graph.signature
+    names = Names(parameter.name for parameter in signature.parameters)
+    parameters = signature_source(signature, names)
+    common = _module_conditions(module, routes[0], names)
+    if hooks_seen is not None:
+        handle = names.of(torch.utils.hooks.RemovableHandle, "handle")
+        common.append(f"{handle}.next_id == {names.of(hooks_seen, 'hooks_seen')}[0]")
+    watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
+    if len(watches) == 1 and all(route.watch is not None for route in routes):
+        common += next(iter(watches.values())).conditions(
+            names
+        )  # one module, one state: look once for all routes
+    body = [f"if {' and '.join(common)}:"]
+    for route in routes:
+        tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
+        body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
+    body.append("return None")
+    return compiled("route", parameters, body, names)
+
+
+def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
+    """Return the conditions on the context of a call, each with the reason that holds where it is false.
+
+    Args:
+        training: The training flag that the graph was recorded with.
+    """
+    conditions: list[tuple[str, Callable[[], bool]]] = [
+        ("autocast", lambda: not _autocast_enabled()),
+        ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
+        ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+        ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
+    ]
+    if training:
+        conditions.append(("gradients enabled while training", lambda: not torch.is_grad_enabled()))
+    else:
+        conditions.append(
+            ("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled())
+        )
+    return conditions
+
+
+def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> list[str]:
+    training = route.graph.training
+    state = names.of(module.__dict__, "state")
+    tests = [f"{state}['training'] is {training}"]
+    tests.append(f"{state}.get('forward') is {names.of(route.forward, 'forward')}")
+    tests += [f"not {state}[{hooks!r}]" for hooks in HOOKS]
+    tests += [f"not {names.of(getattr(nn_module, hooks), 'hooks')}" for hooks in _GLOBAL_HOOKS]
+    tests.append(f"not {names.of(_autocast_enabled, 'autocast')}()")
+    tests.append(f"{names.of(torch._C._functorch.peek_interpreter_stack, 'functorch')}() is None")
+    tests.append(f"{names.of(torch._C._get_tracing_state, 'tracing')}() is None")
+    tests.append(f"{names.of(torch._C._len_torch_dispatch_stack, 'modes')}() == 0")
+    grad = names.of(torch.is_grad_enabled, "grad")
+    if training:
+        tests.append(f"not {grad}()")
+    else:
+        policy = names.of(config._values, "config")
+        tests.append(f"({policy}['grad_policy'] == 'engine' or not {grad}())")
+    return tests
+
+
+def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
+    tests: list[str] = []
+    bound: set[str] = set()
+    for access in leaf_expressions(graph, names):
+        if isinstance(access.spec, TensorSpec):
+            tests.append(_tensor_condition(access.expression, access.spec, names, bound))
+        elif isinstance(access.spec, Constant):
+            tests.append(_constant_condition(access.expression, access.spec.value, names))
+        else:
+            tests.append("False")
+    return tests
+
+
+def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+    value = text
+    tests = []
+    if not text.isidentifier():  # read a nested leaf once
+        value = f"{names.prefix}x"
+        tests.append(f"({value} := {text}) is not None")
+    kind = f"{names.of(type, 'type')}({value})"
+    tensor, parameter = names.of(torch.Tensor, "Tensor"), names.of(torch.nn.Parameter, "Parameter")
+    tests.append(f"({kind} is {tensor} or {kind} is {parameter})")
+    tests.append(f"{value}.dtype is {names.of(spec.dtype, 'dtype')}")
+    tests.append(_shape_condition(value, spec, names, bound))
+    if spec.device.type == "cpu":
+        tests.append(f"{value}.is_cpu")
+    else:
+        tests.append(f"{value}.device == {names.of(spec.device, 'device')}")
+    tests.append(f"{value}.layout is {names.of(torch.strided, 'strided')}")
+    if spec.dtype.is_floating_point or spec.dtype.is_complex:
+        tests.append(f"not ({value}.requires_grad and {names.of(torch.is_grad_enabled, 'grad')}())")
+    if spec.dtype.is_complex:
+        tests.append(f"not {value}.is_conj()")
+    return " and ".join(tests)
+
+
+def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+    if not any(isinstance(size, DynamicDim) for size in spec.shape):
+        return f"{value}.shape == {tuple(spec.shape)}"
+    shape = f"{names.prefix}s"
+    tests = [f"{names.of(len, 'len')}({shape} := {value}.shape) == {len(spec.shape)}"]
+    for axis, size in enumerate(spec.shape):
+        if not isinstance(size, DynamicDim):
+            tests.append(f"{shape}[{axis}] == {size}")
+        elif size.name in bound:
+            tests.append(f"{shape}[{axis}] == {names.prefix}d_{size.name}")
+        else:
+            bound.add(size.name)
+            tests.append(f"{size.min} <= ({names.prefix}d_{size.name} := {shape}[{axis}]) <= {size.max}")
+    return " and ".join(tests)
+
+
+def _constant_condition(text: str, value: Any, names: Names) -> str:
+    if value is None or isinstance(value, bool):
+        return f"{text} is {value}"
+    if type(value) in (int, str):
+        return f"{names.of(type, 'type')}({text}) is {names.of(type(value), 'kind')} and {text} == {value!r}"
+    return f"{names.of(same_constant, 'same')}({text}, {names.of(value, 'constant')})"
+
+
+def _autocast_enabled() -> bool:
+    return bool(torch._C._is_any_autocast_enabled())

@@ -1,0 +1,212 @@
+"""Tuning one module: each graph through its strategy, the chosen engines handed back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from aitune.torch.backend import Engine
+from aitune.torch.bench import Bench, Rules, Tools, unusable
+from aitune.torch.check.check import Check
+from aitune.torch.config import config
+from aitune.torch.events import GraphChosen, GraphStarted, publish
+from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.graph.job import Job
+from aitune.torch.measure import Stopwatch
+from aitune.torch.module.dispatch import Dispatcher, Served
+from aitune.torch.module.plan import Entry, Plan
+from aitune.torch.module.slot import Slot
+from aitune.torch.report import GraphResult, ModuleResult
+from aitune.torch.trial import ORIGINAL, Trial, Verdict
+from aitune.torch.tune_strategy import TuneStrategy
+from aitune.torch.worker import BuildFolders, Executor, InProcessExecutor
+
+__all__ = ["TuneOptions", "module_device", "stopwatch_for", "tune_module"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a tune was asked for, apart from its function and data.
+
+    Attributes:
+        device: Where to move the modules first; None leaves them.
+        dry_run: Whether to change nothing.
+        check: How outputs are judged, for strategies that have no check of their own.
+        deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
+        seed: Seeds synthesised inputs.
+        executor: Where builds happen.
+        folders: Where builds put their files; None makes a folder below ``config.cache_dir``.
+        stopwatch: How time is read; None reads the system's clock and waits for the module's device.
+    """
+
+    device: Any = None
+    dry_run: bool = False
+    check: Check | None = None
+    deadline: float | None = None
+    seed: int = 0
+    executor: Executor = field(default_factory=InProcessExecutor)
+    folders: BuildFolders | None = None
+    stopwatch: Stopwatch | None = None
+
+
+def module_device(module: torch.nn.Module) -> torch.device:
+    """Return where the first parameter or buffer of a module is; the CPU where there is none."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def tune_module(
+    name: str, slot: Slot, entries: Sequence[Entry], plan: Plan, options: TuneOptions
+) -> tuple[ModuleResult, tuple[Served, ...]]:
+    """Find the engine of every graph of a module. Nothing is installed, and the module is as before.
+
+    Args:
+        name: The module's name.
+        slot: Its slot.
+        entries: Its graphs with their samples.
+        plan: Which strategy tunes which graph.
+        options: What was asked for.
+
+    Returns:
+        The result, and what should be installed: empty where no graph has an engine, else one entry for every graph,
+        those of the graphs that stay with the original included, so that their calls take the quick path too.
+
+        Where a strategy raised, the result carries the exception, and nothing is to be installed.
+    """
+    kind = type(slot.module).__name__
+    device = module_device(slot.module)
+    if options.dry_run:
+        return ModuleResult(name, kind, tuple(_planned(entry, plan, i, device) for i, entry in enumerate(entries))), ()
+    if slot.module.training:
+        _log.warning("%s is in training mode and is tuned as it stands; call .eval() first to tune it for inference", name)
+    unknown = plan.unknown([entry.graph.name for entry in entries])
+    if unknown:
+        _log.warning("%s: strategies= names no graph of it: %s", name, ", ".join(map(repr, unknown)))
+    tuner = _Tuner(name, slot, device, options, options.folders or BuildFolders(config.cache_dir))
+    served: list[Served] = []
+    results: list[GraphResult] = []
+    try:
+        for index, entry in enumerate(entries):
+            result, found, error = tuner.tune(entry, plan.strategy_for(index, entry.graph.name))
+            results.append(result)
+            served.append(found)
+            if error is not None:
+                _close(served)
+                return ModuleResult(name, kind, tuple(results), f"{type(error).__name__}: {error}", error), ()
+    except BaseException:
+        _close(served)
+        raise
+    if all(isinstance(found.engine, _Original) for found in served):
+        served = []
+    return ModuleResult(name, kind, tuple(results)), tuple(served)
+
+
+def _close(served: Sequence[Served]) -> None:
+    for found in served:
+        found.engine.close()
+
+
+class _Original(Engine):
+    """The original, in the place of an engine: its calls take the quick path and are counted."""
+
+    keeps_module = True
+    live_weights = True
+    own_errors = True
+
+    def __init__(self, slot: Slot) -> None:
+        self.run = slot.original  # type: ignore[method-assign]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:  # pragma: no cover - replaced on every instance
+        """Never called; see ``__init__``."""
+        raise AssertionError(args, kwargs)
+
+
+@dataclass(frozen=True)
+class _Tuner:
+    """What the graphs of one module share while they are tuned."""
+
+    name: str
+    slot: Slot
+    device: torch.device
+    options: TuneOptions
+    folders: BuildFolders
+
+    def tune(self, entry: Entry, strategy: TuneStrategy) -> tuple[GraphResult, Served, Exception | None]:
+        """Tune one graph; the exception is what the strategy raised."""
+        graph = entry.graph
+        publish(GraphStarted(self.name, graph.name, graph.describe()))
+        if entry.problem is not None:
+            _log.info("%s: %s stays with the original: %s", self.name, graph.name, entry.problem)
+            publish(GraphChosen(self.name, graph.name, ORIGINAL))
+            return _result(graph, notes=(entry.problem,)), self._left_alone(graph), None
+        folder, log = self.folders.new(self.name, graph.name)
+        job = Job(self.name, self.slot.module, graph, entry.samples, self.device, folder, log)
+        with Bench(job, self._rules(strategy), self._tools()) as bench:
+            try:
+                trial = strategy.choose(bench)
+            except Exception as error:  # noqa: BLE001 - strategies and backends are foreign code
+                result = _result(bench.graph, trials=bench.trials, notes=bench.notes)
+                return result, self._left_alone(graph), error
+            engine = bench.take(trial)
+            graph = bench.graph
+            chosen = trial.backend if engine is not None else ORIGINAL
+            result = _result(graph, chosen=chosen, trials=bench.trials, notes=bench.notes)
+        publish(GraphChosen(self.name, graph.name, chosen))
+        served = self._left_alone(graph) if engine is None else Served(graph, engine, trial.backend)
+        return result, served, None
+
+    def _rules(self, strategy: TuneStrategy) -> Rules:
+        rules = strategy.rules
+        return rules if rules.check is not None else replace(rules, check=self.options.check)
+
+    def _tools(self) -> Tools:
+        return Tools(
+            executor=self.options.executor,
+            folders=self.folders,
+            original=self.slot.original,
+            route=self._routed,
+            stopwatch=self.options.stopwatch or stopwatch_for(self.device),
+            deadline=self.options.deadline,
+            seed=self.options.seed,
+        )
+
+    def _routed(self, graph: GraphSpec, engine: Engine) -> Callable[..., Any]:
+        """Return the call path that users of a tuned module take, with one engine behind it."""
+        return Dispatcher(self.name, self.slot, [Served(graph, engine, "candidate")]).call
+
+    def _left_alone(self, graph: GraphSpec) -> Served:
+        return Served(graph, _Original(self.slot), ORIGINAL)
+
+
+def _result(
+    graph: GraphSpec, chosen: str = ORIGINAL, trials: Sequence[Trial] = (), notes: Sequence[str] = ()
+) -> GraphResult:
+    inputs = tuple(str(leaf) for leaf in graph.inputs.leaves)
+    outputs = tuple(str(leaf) for leaf in graph.outputs.leaves)
+    return GraphResult(graph.name, inputs, outputs, chosen, tuple(trials), tuple(notes))
+
+
+def _planned(entry: Entry, plan: Plan, index: int, device: torch.device) -> GraphResult:
+    """Return what would be tried, as trials that were skipped."""
+    strategy = plan.strategy_for(index, entry.graph.name)
+    if entry.problem is not None:
+        return _result(entry.graph, notes=(entry.problem,))
+    trials = [
+        Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=unusable(backend, device) or "would be tried")
+        for backend in strategy.candidates(device)
+    ]
+    return _result(entry.graph, trials=trials, notes=(strategy.describe(),))
+
+
+def stopwatch_for(device: torch.device) -> Stopwatch:
+    """Return a stopwatch that waits for a device before it reads the clock."""
+    if device.type == "cuda":
+        return Stopwatch(synchronize=lambda: torch.cuda.synchronize(device))
+    return Stopwatch()

@@ -1,0 +1,26 @@
+"""What a person or a file gets to see of a tune: the result, its table and page, and live progress.
+
+Importing this package imports neither rich nor jinja2; what draws with them imports them when it draws.
+"""
+
+from aitune.torch.report.environment import environment
+from aitune.torch.report.plan import Candidate, GraphPlan, plan_text
+from aitune.torch.report.progress import LiveProgress, PlainProgress, progress_listener
+from aitune.torch.report.record import write_record
+from aitune.torch.report.result import ORIGINAL, EndToEnd, GraphResult, ModuleResult, TuneResult
+
+__all__ = [
+    "ORIGINAL",
+    "Candidate",
+    "EndToEnd",
+    "GraphPlan",
+    "GraphResult",
+    "LiveProgress",
+    "ModuleResult",
+    "PlainProgress",
+    "TuneResult",
+    "environment",
+    "plan_text",
+    "progress_listener",
+    "write_record",
+]

@@ -1,0 +1,121 @@
+"""One run of ``tune()``, step by step."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from aitune.exceptions import AITuneUserInputError
+from aitune.torch.config import config
+from aitune.torch.events import ModuleFinished, ModuleStarted, Note, TuneFinished, TuneStarted, publish
+from aitune.torch.measure import Stopwatch
+from aitune.torch.module.handle import Handle
+from aitune.torch.module.recording import Recording
+from aitune.torch.module.tune_module import TuneOptions, module_device, stopwatch_for
+from aitune.torch.report import EndToEnd, ModuleResult, TuneResult, environment
+from aitune.torch.tuning.end_to_end import Whole, time_whole
+from aitune.torch.tuning.recorded import Calls, find_handles, record
+from aitune.torch.tuning.request import Request
+from aitune.torch.worker import BuildFolders
+
+__all__ = ["Run"]
+
+_log = logging.getLogger(__name__)
+
+
+class Run:
+    """Carries out a request.
+
+    Args:
+        request: What was asked for.
+        stopwatch: How total time is read; None reads the system's clock.
+    """
+
+    def __init__(self, request: Request, stopwatch: Stopwatch | None = None) -> None:
+        self._request = request
+        self._clock = (stopwatch or Stopwatch()).clock
+        self._start = self._clock.now()
+        self._deadline = None if request.time_limit is None else self._start + request.time_limit
+        self._options = TuneOptions(
+            device=request.device,
+            dry_run=request.dry_run,
+            check=request.check,
+            deadline=self._deadline,
+            seed=request.seed,
+            folders=None if request.dry_run else BuildFolders(config.cache_dir),
+        )
+
+    def tune(self) -> TuneResult:
+        """Record, tune every module, time the whole.
+
+        Raises:
+            AITuneUserInputError: If the request cannot be carried out.
+            Exception: As :func:`aitune.torch.tune` says.
+        """
+        request = self._request
+        publish(TuneStarted(request.time_limit))
+        notes = list(request.source.notes) if request.source is not None else []
+        for note in notes:
+            publish(Note(note))
+            _log.info(note)
+        if request.device is not None and request.module is not None and not request.dry_run:
+            request.module.to(request.device)
+        calls = record(request, self._expired) if request.source is not None else self._recorded_before()
+        modules = self._tune_all(calls)
+        end_to_end = None if request.dry_run else self._time_whole(calls, modules)
+        if self._expired():
+            notes.append(f"the time limit of {request.time_limit:g} s was reached")
+        seconds = self._clock.now() - self._start
+        publish(TuneFinished(seconds))
+        return TuneResult(
+            modules={name: self._as_left(handle, result) for name, (handle, result) in modules.items()},
+            end_to_end=end_to_end,
+            seconds=seconds,
+            environment=environment(),
+            notes=tuple(notes),
+            dry_run=request.dry_run,
+            complete=not self._expired(),
+        )
+
+    def _expired(self) -> bool:
+        return self._deadline is not None and self._clock.now() >= self._deadline
+
+    def _recorded_before(self) -> Calls:
+        handles = find_handles(self._request.func)
+        ready = tuple((handle, handle.recorded) for handle in handles if handle.recorded is not None)
+        if not ready:
+            raise AITuneUserInputError(
+                "without a dataset, the modules must have recorded calls: pass dataset=, or call"
+                " enable_recording() on them and then run your code"
+            )
+        return Calls(ready, ())
+
+    def _tune_all(self, calls: Calls) -> dict[str, tuple[Handle, ModuleResult]]:
+        results: dict[str, tuple[Handle, ModuleResult]] = {}
+        for index, (handle, recording) in enumerate(calls.recordings):
+            graphs = len(recording.observations)
+            publish(ModuleStarted(handle.name, index, len(calls.recordings), graphs))
+            result = self._tune_one(handle, recording)
+            publish(ModuleFinished(handle.name, result.failure))
+            results[handle.name] = handle, result
+        return results
+
+    def _tune_one(self, handle: Handle, recording: Recording) -> ModuleResult:
+        result = handle.tune_with(self._options, recording)
+        if result.error is not None:
+            if not self._request.ignore_failing_modules:
+                raise result.error
+            _log.error("%s is not tuned and runs as before: %s", handle.name, result.failure_text)
+        return result
+
+    def _time_whole(self, calls: Calls, modules: dict[str, tuple[Handle, ModuleResult]]) -> EndToEnd | None:
+        served = [handle for handle, _ in modules.values() if handle.serves]
+        if not served or not calls.batches:
+            return None
+        stopwatch = stopwatch_for(module_device(served[0].module))
+        return time_whole(Whole(self._request.func, calls.batches, stopwatch), served, self._expired)
+
+    def _as_left(self, handle: Handle, result: ModuleResult) -> ModuleResult:
+        """Return the result with what the last step changed."""
+        put_back = result.failure is None and handle.result is not None and handle.result.put_back
+        return replace(result, put_back=True) if put_back else result

@@ -1,0 +1,82 @@
+"""Where builds put their files: one folder a tune below the cache root, logs kept, engine files gone with the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+__all__ = ["BuildFolders"]
+
+_log = logging.getLogger(__name__)
+
+_KEPT_SECONDS = 7 * 24 * 3600.0
+
+
+class BuildFolders:
+    """Folders and logs of the builds of one tune.
+
+    Args:
+        cache_dir: Root of everything that aitune writes; where it cannot be written to, a temporary folder serves.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._root = _make_root(cache_dir / "builds")
+        self._numbers = itertools.count()
+
+    @staticmethod
+    def clear(cache_dir: Path) -> None:
+        """Remove what earlier tunes left below a cache root; nothing that aitune did not name."""
+        builds = cache_dir / "builds"
+        if builds.is_dir():
+            _prune(builds, keep_seconds=0.0)
+
+    @property
+    def root(self) -> Path:
+        """The folder of this tune."""
+        return self._root
+
+    def new(self, *labels: str) -> tuple[Path, Path]:
+        """Return a folder and a log of a build's own; neither exists yet.
+
+        Args:
+            labels: What the build is, such as module, graph and backend, for the file names.
+        """
+        name = f"{next(self._numbers):03d}-" + "-".join(_safe(label) for label in labels if label)
+        return self._root / f"{name}.files", self._root / f"{name}.log"
+
+
+def _safe(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "_", label)[:60].strip("_.")
+
+
+def _make_root(builds: Path) -> Path:
+    prefix = time.strftime("%Y%m%d-%H%M%S-")
+    try:
+        builds.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _prune(builds)
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=builds))
+    except OSError as error:
+        _log.warning("cannot write below %s (%s); builds go to a temporary folder", builds, error)
+        return Path(tempfile.mkdtemp(prefix=f"aitune-{prefix}"))
+
+
+def _prune(builds: Path, keep_seconds: float = _KEPT_SECONDS) -> None:
+    """Remove folders of tunes that began long ago; nothing that aitune did not name."""
+    limit = time.time() - keep_seconds
+    for entry in builds.iterdir():
+        with contextlib.suppress(OSError):
+            if re.fullmatch(r"\d{8}-\d{6}-\w+", entry.name) and entry.is_dir() and entry.stat().st_mtime < limit:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def remove_files(folder: str) -> None:
+    """Remove the files of a build, if they are still there."""
+    if os.path.isdir(folder):  # noqa: PTH112 - called while the interpreter ends, when pathlib may be gone
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,137 @@
+"""Running a foreign builder in this process without letting it change the process (decision 21)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from aitune.torch.config import console_output
+
+__all__ = ["process_state_kept"]
+
+
+@contextlib.contextmanager
+def process_state_kept(log: Path) -> Iterator[None]:
+    """Send output of the block to a file, and put global state back when it ends.
+
+    Covers Python's and torch's and numpy's random state, grad mode, default dtype and device, thread counts, working
+    folder, environment, warning filters, logging levels and handlers, ``sys.stdout`` and ``sys.stderr``. Output that
+    native code writes to the file descriptors is not covered: that takes a process of its own.
+
+    Args:
+        log: File that takes the output; appended to.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    restores = [_random_state(), _torch_state(), _surroundings(), _logging_state()]
+    with contextlib.ExitStack() as stack:
+        sink: IO[str] = stack.enter_context(log.open("a", encoding="utf-8", errors="replace"))
+        if not console_output():
+            stack.enter_context(contextlib.redirect_stdout(sink))
+            stack.enter_context(contextlib.redirect_stderr(sink))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_logging_to(sink))
+        try:
+            yield
+        finally:
+            for restore in restores:
+                restore()
+
+
+def _random_state() -> Callable[[], None]:
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+    return restore
+
+
+def _torch_state() -> Callable[[], None]:
+    dtype, threads, grad = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+    device = torch.get_default_device()
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+
+    def restore() -> None:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+
+    return restore
+
+
+def _surroundings() -> Callable[[], None]:
+    folder, environment, path = Path.cwd(), dict(os.environ), list(sys.path)
+
+    def restore() -> None:
+        if Path.cwd() != folder:
+            os.chdir(folder)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.path[:] = path
+
+    return restore
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.root.manager.loggerDict.values()
+    return [logging.root, *(logger for logger in list(named) if isinstance(logger, logging.Logger))]
+
+
+def _logging_state() -> Callable[[], None]:
+    kept: list[tuple[logging.Logger, int, bool, bool, list[Any]]] = [
+        (logger, logger.level, logger.propagate, logger.disabled, list(logger.handlers)) for logger in _loggers()
+    ]
+    threshold = logging.root.manager.disable
+
+    def restore() -> None:
+        for logger, level, propagate, disabled, handlers in kept:
+            logger.propagate, logger.disabled = propagate, disabled
+            if logger.level != level:
+                logger.setLevel(level)
+            logger.handlers[:] = handlers
+        logging.disable(threshold)
+
+    return restore
+
+
+@contextlib.contextmanager
+def _logging_to(sink: IO[str]) -> Iterator[None]:
+    """Send records of other libraries to the log alone: their handlers may hold the console."""
+    handler = logging.StreamHandler(sink)
+    handlers = list(logging.root.handlers)
+    logging.root.handlers[:] = [handler, *(kept for kept in handlers if _is_capture(kept))]
+    try:
+        yield
+    finally:
+        logging.root.handlers[:] = handlers
+
+
+def _is_capture(handler: logging.Handler) -> bool:
+    """Whether a handler keeps records in memory, as test runners do, and prints nothing."""
+    return not isinstance(handler, logging.StreamHandler)

@@ -1,0 +1,142 @@
+"""Recording: the original answers, graphs and samples stay behind."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from aitune.torch.config import config
+from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.signature import CallSignature
+from aitune.torch.module.recording import MAX_GRAPHS_PER_STRUCTURE, Recording, batch_of
+from aitune.torch.module.slot import Slot
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x, scale=1.0, *, options=None):
+        if options is not None:
+            x = x + options["shift"]
+        return {"y": x * scale}
+
+
+@pytest.fixture
+def module():
+    return Scaled()
+
+
+@pytest.fixture
+def recording(module):
+    slot = Slot(module, None)
+    recording = Recording(CallSignature.of(module.forward))
+    slot.install(functools.partial(recording.call, slot))
+    return recording
+
+
+def graphs(recording):
+    return [seen.graph(f"graph{i}", recording.signature) for i, seen in enumerate(recording.observations)]
+
+
+def test_positional_keyword_and_default_forms_are_one_graph(module, recording):
+    x = torch.ones(2, 3)
+    for result in (module(x), module(x=x), module(x, 1.0), module(x, scale=1.0, options=None)):
+        assert torch.equal(result["y"], x)
+    assert len(graphs(recording)) == 1
+    assert recording.calls == 4
+
+
+def test_two_batch_sizes_make_a_batch_dimension(module, recording):
+    for batch, length in ((1, 4), (2, 6), (2, 4)):
+        with batch_of(batch):
+            module(torch.ones(batch, length))
+    (graph,) = graphs(recording)
+    assert graph.inputs.tensors[0].shape == (BatchDim("batch0", 1, 2), DynamicDim("dim0", 4, 6))
+    assert graph.outputs.tensors[0].shape == graph.inputs.tensors[0].shape
+
+
+def test_structure_dtype_rank_and_scalars_make_other_graphs(module, recording):
+    x = torch.ones(2, 3)
+    module(x)
+    module(x.double())
+    module(torch.ones(3))
+    module(x, 2.0)
+    module(x, options={"shift": x})
+    assert len(graphs(recording)) == 5
+
+
+def test_a_scalar_that_keeps_changing_does_not_multiply_graphs(module, recording):
+    x = torch.ones(2, 3)
+    for step in range(50):
+        assert torch.equal(module(x, float(step))["y"], x * step)
+    assert len(graphs(recording)) == MAX_GRAPHS_PER_STRUCTURE
+    assert sum(recording.not_recorded.values()) == 50 - MAX_GRAPHS_PER_STRUCTURE
+
+
+def test_without_strict_mode_scalars_do_not_tell_graphs_apart(module, recording, monkeypatch):
+    monkeypatch.setattr(config, "strict_mode", False)
+    x = torch.ones(2, 3)
+    module(x, 1.0)
+    module(x, 2.0)
+    assert len(graphs(recording)) == 1
+
+
+def test_the_number_of_samples_is_bounded_and_spread_over_the_sizes(module, recording):
+    for length in (*range(1, 40), 3, 3, 3):
+        module(torch.ones(1, length))
+    (seen,) = recording.observations
+    lengths = [sample.args[0].shape[1] for sample in seen.samples]
+    assert len(lengths) == config.max_num_samples_stored == 4
+    assert lengths[0] == 1
+    assert lengths[-1] == 39
+    assert all(later - earlier >= 5 for earlier, later in zip(lengths, lengths[1:], strict=False))
+
+
+def test_samples_are_copies_from_before_the_call(recording, module):
+    class InPlace(torch.nn.Module):
+        def forward(self, x):
+            return x.add_(1)
+
+    inplace = InPlace()
+    slot, own = Slot(inplace, None), Recording(CallSignature.of(inplace.forward))
+    slot.install(functools.partial(own.call, slot))
+    x = torch.zeros(2)
+    inplace(x)
+    assert x.tolist() == [1, 1]
+    assert own.observations[0].samples[0].args[0].tolist() == [0, 0]
+
+
+def test_an_exception_passes_and_is_not_recorded(module, recording):
+    with pytest.raises(TypeError, match="forward"):
+        module()
+    with pytest.raises(RuntimeError):
+        module(torch.ones(2), options={"shift": torch.ones(3)})
+    assert recording.calls == 0
+    assert recording.observations == ()
+
+
+def test_calls_under_autocast_or_torch_func_are_answered_and_not_recorded(module, recording):
+    x = torch.ones(2, 3)
+    with torch.autocast("cpu"):
+        module(x)
+    torch.func.vmap(lambda row: module(row)["y"])(x)
+    assert recording.calls == 0
+    assert set(recording.not_recorded) == {"autocast", "torch.func transform"}
+
+
+def test_empty_tensors_widen_nothing_and_are_no_samples(module, recording):
+    module(torch.ones(0, 3))
+    assert recording.observations[0].samples == ()
+
+
+def test_an_output_that_changes_its_structure_is_noticed():
+    class Fickle(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else (x, x)
+
+    fickle = Fickle()
+    slot, own = Slot(fickle, None), Recording(CallSignature.of(fickle.forward))
+    slot.install(functools.partial(own.call, slot))
+    fickle(torch.ones(2))
+    fickle(-torch.ones(2))
+    assert "structured differently" in own.observations[0].unstable
