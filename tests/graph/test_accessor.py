@@ -17,13 +17,14 @@ from aitune.torch.graph.accessor import (
     compile_call,
     compile_forward,
     compile_output,
+    compile_output_accessor,
     compiled,
     leaf_expressions,
     signature_source,
     structure_conditions,
 )
 from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.signature import CallSignature
+from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.graph.spec import CallSpec, TensorSpec, constant_or_opaque, is_tensor
 from aitune.torch.graph.tree import flatten
 
@@ -66,7 +67,8 @@ def call_spec(value: Any) -> CallSpec:
 
 def graph_of(forward: Any, args: tuple = (), kwargs: dict | None = None, outputs: Any = None) -> GraphSpec:
     signature = CallSignature.of(forward)
-    return GraphSpec("graph0", signature, call_spec(signature.bind(args, kwargs or {})), call_spec(outputs))
+    inputs, form = call_spec(signature.bind(args, kwargs or {})), CallForm(len(args), tuple(kwargs or {}))
+    return GraphSpec("graph0", signature, inputs, call_spec(outputs), form=form)
 
 
 def checker(graph: GraphSpec):
@@ -208,9 +210,11 @@ def test_the_output_is_the_one_that_the_spec_puts_together(value):
     tensors = [torch.ones(1) * i for i, leaf in enumerate(flatten(value)[0]) if is_tensor(leaf)]
 
     quick, plain = compile_output(graph)(tensors), graph.output(tensors)
+    taken = compile_output_accessor(graph)(value)
 
     assert flatten(quick)[1] == flatten(plain)[1] == graph.outputs.structure
     assert same(flatten(quick)[0], flatten(plain)[0])
+    assert same(list(taken), list(graph.output_tensors(value)))
 
 
 def test_order_of_keys_tells_calls_apart():

@@ -12,7 +12,16 @@ from aitune.torch.graph.dims import BatchDim, DynamicDim, infer_dims
 
 @pytest.mark.parametrize(
     ("low", "high", "opt"),
-    [(0, 4, None), (4, 4, None), (5, 4, None), (1, 4, 5), (2, 4, 1), (True, 4, None), (1.0, 4, None), (1, 4, 2.0)],
+    [
+        (0, 4, None),
+        (4, 4, None),
+        (5, 4, None),
+        (1, 4, 5),
+        (2, 4, 1),
+        (True, 4, None),
+        (1.0, 4, None),
+        (1, 4, 2.0),
+    ],
 )
 def test_a_range_that_is_none_is_refused(low, high, opt):
     with pytest.raises(AITuneUserInputError, match="batch"):

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from aitune.torch.graph.signature import CallSignature
+from aitune.torch.graph.signature import CallForm, CallSignature
 
 
 def forward(x, /, y, z=3, *rest, flag=False, **extra):
@@ -40,3 +40,18 @@ def test_a_signature_pickles():
 def test_what_has_no_signature_takes_anything():
     signature = CallSignature.of(dict.fromkeys)
     assert signature.call(signature.bind((1, 2), {})) == ((1, 2), {})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1, 2), {}),
+        ((1,), {"y": 2}),
+        ((1, 2, 3, 4, 5), {"flag": True, "more": 6}),
+        ((1,), {"more": 6, "y": 2}),
+    ],
+)
+def test_a_call_is_written_again_in_its_own_form(args, kwargs):
+    signature = CallSignature.of(forward)
+    arguments = signature.bind(args, kwargs)
+    assert signature.call(arguments, CallForm(len(args), tuple(kwargs))) == (args, kwargs)

@@ -66,7 +66,15 @@ def test_structures_hash_and_pickle(value):
 
 
 def test_types_and_keys_tell_structures_apart():
-    values = [(1, 2), [1, 2], Pair(1, 2), {"a": 1, "b": 2}, {"a": 1, "c": 2}, OrderedDict(a=1, b=2), (1, (2,))]
+    values = [
+        (1, 2),
+        [1, 2],
+        Pair(1, 2),
+        {"a": 1, "b": 2},
+        {"a": 1, "c": 2},
+        OrderedDict(a=1, b=2),
+        (1, (2,)),
+    ]
     structures = [flatten(value)[1] for value in values]
     assert len(set(structures)) == len(values)
 

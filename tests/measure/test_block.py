@@ -6,15 +6,9 @@ import pytest
 
 from aitune.testing.clock import FakeClock
 from aitune.torch.measure import ProfilingConfig, Stopwatch
-from aitune.torch.measure.block import Side, plan_sides, seconds_per_call
+from aitune.torch.measure.block import BlockPlan, run_block, seconds_per_call
 
 CONFIG = ProfilingConfig()
-
-
-def plan(candidate_seconds: float, baseline_seconds: float) -> tuple[Side, Side]:
-    clock = FakeClock()
-    calls = clock.callable(candidate_seconds), clock.callable(baseline_seconds)
-    return plan_sides(*calls, Stopwatch(clock), CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -29,40 +23,23 @@ def plan(candidate_seconds: float, baseline_seconds: float) -> tuple[Side, Side]
     ],
 )
 def test_a_block_is_twenty_calls_or_twenty_milliseconds(seconds, rounds, dropped):
-    for side in plan(seconds, seconds):
-        assert (side.batch, side.rounds, side.dropped) == (1, rounds, dropped)
+    assert BlockPlan.for_calls_of(seconds, CONFIG) == BlockPlan(1, rounds, dropped)
 
 
 def test_more_calls_are_dropped_where_that_is_asked_for():
-    clock = FakeClock()
-    config = ProfilingConfig(dropped_calls=3)
-    for side in plan_sides(clock.callable(5e-3), clock.callable(5e-3), Stopwatch(clock), config):
-        assert side.dropped == 3
+    assert BlockPlan.for_calls_of(5e-3, ProfilingConfig(dropped_calls=3)).dropped == 3
 
 
 def test_quick_functions_are_called_in_batches_that_a_clock_can_time():
-    ours, theirs = plan(4.9e-6, 9.8e-6)
-    assert ours.batch == theirs.batch == 41
-    assert ours.rounds == theirs.rounds == 20
-    assert ours.dropped == theirs.dropped
-    assert ours.dropped * theirs.seconds >= CONFIG.dropped_seconds
-
-
-def test_sides_of_like_speed_get_the_same_plan():
-    ours, theirs = plan(2e-3, 3.9e-3)
-    assert (ours.rounds, ours.dropped) == (theirs.rounds, theirs.dropped) == (5, 1)
-
-
-def test_sides_far_apart_get_plans_of_their_own():
-    ours, theirs = plan(9e-6, 9e-3)
-    assert (ours.batch, ours.rounds) == (23, 20)
-    assert (theirs.batch, theirs.rounds) == (1, 2)
+    plan = BlockPlan.for_calls_of(4.9e-6, CONFIG)
+    assert (plan.batch, plan.rounds) == (41, 20)
+    assert plan.dropped * 4.9e-6 >= CONFIG.dropped_seconds
 
 
 def test_a_function_that_takes_no_time_at_all_ends():
-    ours, theirs = plan(0.0, 0.0)
-    assert (ours.batch, ours.rounds) == (theirs.batch, theirs.rounds)
-    assert ours.seconds > 0
+    clock = FakeClock()
+    assert seconds_per_call(clock.callable(0.0), Stopwatch(clock), CONFIG) == 0.0
+    assert BlockPlan.for_calls_of(0.0, CONFIG).calls < 1e6
 
 
 def test_stalls_do_not_spoil_the_rough_time():
@@ -100,8 +77,7 @@ def test_the_pause_comes_first_and_dropped_calls_are_not_timed():
         clock.work(1.0 if len(started) <= 2 else 0.001)
         return len(started)
 
-    side = Side(call, batch=1, rounds=3, dropped=2, seconds=0.001)
-    block = side.run_block(Stopwatch(clock), idle_seconds=0.5)
+    block = run_block(call, BlockPlan(batch=1, rounds=3, dropped=2), Stopwatch(clock), idle_seconds=0.5)
     assert started[0] == 0.5
     assert len(started) == 5
     assert block.typical == block.mean == pytest.approx(0.001)
@@ -111,15 +87,16 @@ def test_the_pause_comes_first_and_dropped_calls_are_not_timed():
 def test_a_stall_is_seen_in_the_mean_alone():
     clock = FakeClock()
     count = iter(range(1000))
-    side = Side(lambda: clock.work(0.101 if next(count) == 7 else 0.001), 1, 20, 0, 0.001)
-    block = side.run_block(Stopwatch(clock), 0.0)
+    call = lambda: clock.work(0.101 if next(count) == 7 else 0.001)  # noqa: E731
+    block = run_block(call, BlockPlan(1, 20, 0), Stopwatch(clock), 0.0)
+    assert block.least == pytest.approx(0.001)
     assert block.typical == pytest.approx(0.001)
     assert block.mean == pytest.approx(0.006)
 
 
 def test_a_batch_counts_for_all_of_its_calls():
     clock = FakeClock()
-    block = Side(clock.callable(1e-6), 50, 20, 0, 1e-6).run_block(Stopwatch(clock), 0.0)
+    block = run_block(clock.callable(1e-6), BlockPlan(50, 20, 0), Stopwatch(clock), 0.0)
     assert (block.typical, block.mean) == (pytest.approx(1e-6), pytest.approx(1e-6))
     assert clock.now() == pytest.approx(1e-3)
 
@@ -128,7 +105,7 @@ def test_a_device_is_waited_for_once_a_block():
     clock = FakeClock()
     waits: list[float] = []
     stopwatch = Stopwatch(clock, synchronize=lambda: waits.append(clock.now()))
-    block = Side(clock.callable(0.001), 1, 20, 0, 0.001).run_block(stopwatch, 0.0)
+    block = run_block(clock.callable(0.001), BlockPlan(1, 20, 0), stopwatch, 0.0)
     assert waits == [0.0, pytest.approx(0.020)]
     assert block.typical == block.mean == pytest.approx(0.001)
 
@@ -146,6 +123,6 @@ def test_only_the_outputs_that_are_shown_are_kept():
         def __del__(self) -> None:
             alive.discard(id(self))
 
-    block = Side(Output, 1, 10, 3, 0.001).run_block(Stopwatch(FakeClock()), 0.0)
+    block = run_block(Output, BlockPlan(1, 10, 3), Stopwatch(FakeClock()), 0.0)
     assert len(block.outputs) == 2
     assert most == 2

@@ -49,9 +49,7 @@ def test_it_stops_within_its_time_and_says_how_many_calls_there_were():
     clock = FakeClock()
     config = ProfilingConfig(max_seconds=10.0)
     latency = latency_percentiles(clock.callable(1.0), stopwatch=Stopwatch(clock), config=config)
-    assert (
-        latency.calls == 7
-    )  # of ten seconds two went into warming up and a rough time, and one pause into none
+    assert latency.calls == 7  # of ten seconds two went into warming up and a rough time, and one pause into none
     assert clock.now() <= 10.0
 
 

@@ -47,6 +47,9 @@ def test_lack_of_memory_is_seen_behind_an_error_raised_from_it():
     error = ValueError("engine failed")
     error.__cause__ = MemoryError()
     assert is_out_of_memory(error)
+    error = ValueError("failed while cleaning up")
+    error.__context__ = MemoryError()
+    assert is_out_of_memory(error)
     assert not is_out_of_memory(ValueError("out of memory, says a text"))
     assert not is_out_of_memory(RuntimeError("size mismatch"))
 

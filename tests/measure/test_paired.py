@@ -123,6 +123,32 @@ def test_worker_threads_that_spin_after_their_blocks_do_not_slow_the_other_side(
     assert timing.candidate_seconds == timing.baseline_seconds == pytest.approx(0.002)
 
 
+def test_a_first_estimate_that_is_wrong_many_times_over_favours_no_side():
+    clock, counts = FakeClock(4, QUIET), {"candidate": 0, "baseline": 0}
+
+    def side(name: str, stalled: int) -> Callable[[], None]:
+        def call() -> None:
+            counts[name] += 1
+            clock.work(0.02 if counts[name] <= stalled else 0.001)
+
+        return call
+
+    # Warming up, estimating and the first pair of the baseline are stalled.
+    timing = compare(side("candidate", 0), side("baseline", 15), stopwatch=Stopwatch(clock))
+    assert timing.outcome == "not_faster"
+    # Once a quick call is seen, blocks have twenty calls again; and always as many of one side as of the other.
+    assert counts["baseline"] > 10 * timing.blocks
+    assert abs(counts["candidate"] - counts["baseline"]) < 10
+
+
+def test_sides_far_apart_are_told_apart_quickly():
+    clock = FakeClock(5, QUIET)
+    timing = compare(clock.callable(5e-6), clock.callable(5e-3), stopwatch=Stopwatch(clock))
+    assert (timing.outcome, timing.blocks) == ("faster", 10)
+    assert timing.speedup == pytest.approx(1000, rel=0.05)
+    assert timing.seconds < 2.0
+
+
 def test_it_stops_within_its_time():
     timing = run(1.01, max_seconds=3.0)
     assert (timing.outcome, timing.ended) == ("undecided", "seconds")
@@ -137,15 +163,14 @@ def test_time_that_ends_before_the_first_look_can_still_decide():
 
 def test_a_look_that_time_makes_the_last_may_spend_the_whole_error():
     clock = FakeClock(3, QUIET)
-    config = ProfilingConfig(
-        max_seconds=75.0
-    )  # eight pairs: enough for 99 %, not for the share of the first look
+    # Time for eight pairs: enough for an interval of 99 %, not for the first look's share of the error.
+    config = ProfilingConfig(max_seconds=79.0)
     timing = compare(clock.callable(3.0), clock.callable(4.5), stopwatch=Stopwatch(clock), config=config)
     assert (timing.blocks, timing.outcome) == (8, "faster")
 
 
 def test_too_little_time_for_an_interval_is_undecided_and_not_called_busy():
-    timing = run(2.0, Disturbance(noise=0.05), max_seconds=0.2, block_calls=1)
+    timing = run(2.0, Disturbance(noise=0.05), max_seconds=0.12, block_calls=1)
     assert 0 < timing.blocks < timing.fewest_blocks
     assert (timing.outcome, timing.low, timing.high) == ("undecided", 0.0, math.inf)
     assert timing.speedup == pytest.approx(2.0, rel=0.05)

@@ -17,9 +17,7 @@ def gains_claimed(runs: int) -> int:
         with torch.inference_mode():
             return mlp(x)
 
-    timings = [
-        compare(call, call, config=ProfilingConfig(seed=seed, max_seconds=0.3)) for seed in range(runs)
-    ]
+    timings = [compare(call, call, config=ProfilingConfig(seed=seed, max_seconds=0.3)) for seed in range(runs)]
     assert all(timing.blocks for timing in timings)
     return sum(timing.outcome == "faster" for timing in timings)
 

@@ -56,6 +56,11 @@ def test_within_noise_the_first_difference_decides(winner, loser):
     assert preferred([wins, loses]) is preferred([loses, wins]) is wins
 
 
+def test_an_interval_that_reaches_down_to_the_others_proves_nothing():
+    handy, unsure = contender("handy", 1.4, 1.6), contender("unsure", 1.4, 2.2, storable=False)
+    assert preferred([handy, unsure]) is handy
+
+
 def test_a_proven_difference_of_less_than_a_percent_is_a_tie():
     handy, fast = contender("handy", 1.500, 1.501), contender("fast", 1.505, 1.506, storable=False)
     assert preferred([handy, fast]) is handy

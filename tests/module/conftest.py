@@ -18,7 +18,12 @@ class FunctionEngine(Engine):
     """An engine that is a function."""
 
     def __init__(self, function, *, live_weights=False, reentrant=True, own_errors=False):
-        self.function, self.live_weights, self.reentrant, self.own_errors = function, live_weights, reentrant, own_errors
+        self.function, self.live_weights, self.reentrant, self.own_errors = (
+            function,
+            live_weights,
+            reentrant,
+            own_errors,
+        )
         self.calls = 0
         self.closed = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ def test_the_number_of_samples_is_bounded_and_spread_over_the_sizes(module, reco
     assert len(lengths) == config.max_num_samples_stored == 4
     assert lengths[0] == 1
     assert lengths[-1] == 39
-    assert all(later - earlier >= 5 for earlier, later in zip(lengths, lengths[1:], strict=False))
+    assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(lengths))
 
 
 def test_samples_are_copies_from_before_the_call(recording, module):
@@ -140,3 +141,27 @@ def test_an_output_that_changes_its_structure_is_noticed():
     fickle(torch.ones(2))
     fickle(-torch.ones(2))
     assert "structured differently" in own.observations[0].unstable
+
+
+def test_made_up_calls_are_written_as_the_first_recorded_one_was():
+    class Decorated(torch.nn.Module):
+        def plain(self, x, mask=None, use_cache=None):
+            return x if mask is None else x * mask
+
+        @functools.wraps(plain)
+        def forward(self, *args, **kwargs):
+            kwargs.setdefault("use_cache", False)  # as libraries do: a positional use_cache is one too many
+            return self.plain(*args, **kwargs)
+
+    module = Decorated()
+    slot, own = Slot(module, None), Recording(CallSignature.of(module.forward))
+    slot.install(functools.partial(own.call, slot))
+    with batch_of(1):
+        module(torch.ones(1, 2), mask=torch.ones(1, 2))
+    with batch_of(2):
+        module(torch.ones(2, 2), mask=torch.ones(2, 2))
+    (seen,) = own.observations
+    graph = seen.graph("graph0", own.signature)
+    resized = graph.resized(seen.samples[0], {"batch0": 2})
+    assert (len(resized.args), list(resized.kwargs)) == (1, ["mask"])
+    assert module(*resized.args, **resized.kwargs).shape == (2, 2)

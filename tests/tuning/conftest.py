@@ -33,8 +33,10 @@ def double_agent():
     """A backend that is right: it runs the original forward, through a function of its own."""
 
     def make(label="", **config):
-        return FunctionBackend(lambda job: lambda *args, **kwargs: job.forward(*args, **kwargs),
-                               FunctionBackendConfig(label=label, **config))
+        return FunctionBackend(
+            lambda job: lambda *args, **kwargs: job.forward(*args, **kwargs),
+            FunctionBackendConfig(label=label, **config),
+        )
 
     return make
 

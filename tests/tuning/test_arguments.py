@@ -33,7 +33,10 @@ def inputs_of(result):
 
 @argument("tune", "func", "dataset")
 def test_func_is_run_on_the_dataset_and_the_modules_it_calls_are_tuned(model, samples, always):
-    wrapped, other = ait.Module(model, "called", always()), ait.Module(torch.nn.ReLU(), "not called", always())
+    wrapped, other = (
+        ait.Module(model, "called", always()),
+        ait.Module(torch.nn.ReLU(), "not called", always()),
+    )
     calls = []
 
     def func(x):
@@ -181,7 +184,13 @@ def test_progress_shows_lines_or_nothing_or_calls_a_function(model, samples, alw
     kinds = [type(event) for event in heard]
     assert kinds[0] is events.TuneStarted
     assert kinds[-1] is events.TuneFinished
-    for kind in (events.Recorded, events.ModuleStarted, events.GraphStarted, events.StageStarted, events.TrialFinished):
+    for kind in (
+        events.Recorded,
+        events.ModuleStarted,
+        events.GraphStarted,
+        events.StageStarted,
+        events.TrialFinished,
+    ):
         assert kind in kinds
     with pytest.raises(AITuneUserInputError, match="progress"):
         ait.tune(wrapped, samples, progress="yes")

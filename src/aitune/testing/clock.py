@@ -49,9 +49,7 @@ class FakeClock:
         resolution: Seconds to which ``now`` is rounded down; 0 for no rounding.
     """
 
-    def __init__(
-        self, seed: int = 0, disturbance: Disturbance | None = None, resolution: float = 0.0
-    ) -> None:
+    def __init__(self, seed: int = 0, disturbance: Disturbance | None = None, resolution: float = 0.0) -> None:
         # A stream of its own: code under test that seeds with the same number must not foresee the noise.
         self._random = random.Random(f"fake clock {seed}")
         self._disturbance = disturbance or Disturbance()

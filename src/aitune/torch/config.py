@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import platformdirs
 
@@ -45,7 +46,7 @@ class Settings:
         ValueError: On a value that the field does not allow, naming what it does.
     """
 
-    FIELDS: Mapping[str, Field] = {}
+    FIELDS: ClassVar[Mapping[str, Field]] = MappingProxyType({})
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
@@ -55,12 +56,16 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__.get("_values", {})
         if name not in values:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}")
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}"
+            )
         return values[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.FIELDS:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}")
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}"
+            )
         field = self.FIELDS[name]
         try:
             self._values[name] = field.convert(value)
@@ -70,7 +75,9 @@ class Settings:
     def __delattr__(self, name: str) -> None:
         """Go back to the default of a field, from the environment as it is now where that has one."""
         if name not in self.FIELDS:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}")
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}; fields: {', '.join(sorted(self.FIELDS))}"
+            )
         self._values[name] = _initial(self.FIELDS[name], os.environ)
 
     def __dir__(self) -> list[str]:
@@ -84,7 +91,16 @@ def boolean(value: Any) -> bool:
     """Take a bool, or the text of one."""
     if isinstance(value, bool):
         return value
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
     if isinstance(value, str) and value.strip().lower() in words:
         return words[value.strip().lower()]
     raise ValueError(value)
@@ -143,6 +159,11 @@ def optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return convert_optional
 
 
+def _cache_folder(value: Any) -> Path:
+    """Take a folder; None is the one below the user's cache folder."""
+    return Path(platformdirs.user_cache_dir("aitune", appauthor=False)) if value is None else folder(value)
+
+
 class Config(Settings):
     """Settings that AOT and JIT mode share.
 
@@ -150,7 +171,8 @@ class Config(Settings):
         cache_dir: Root of everything that aitune writes.
         min_num_samples: Calls that a graph needs before it is tuned.
         max_num_samples_stored: Calls whose inputs are kept for one graph; the others only widen its ranges.
-        device_after_tuning: Where the original goes once it is tuned: None stays, "cpu", or "meta" (gives up the fall-back).
+        device_after_tuning: Where the original goes once it is tuned: None stays, "cpu", or "meta", which gives up
+            the fall-back.
         tuning_data_output_path: File that takes the JSON record of every tune, None for none.
         strict_mode: Whether a leaf that is no tensor makes another graph when it changes.
         enable_transformers_integration: Know the cache and output classes of transformers as containers.
@@ -178,8 +200,8 @@ class Config(Settings):
     reuse_store: bool
     grad_policy: Literal["engine", "eager"]
 
-    FIELDS = {
-        "cache_dir": Field(None, "a path", lambda value: _cache_root() if value is None else folder(value), "AITUNE_CACHE_DIR"),
+    FIELDS: ClassVar[Mapping[str, Field]] = MappingProxyType({
+        "cache_dir": Field(None, "a path", _cache_folder, "AITUNE_CACHE_DIR"),
         "min_num_samples": Field(1, "an integer of at least 1", integer(1), "AITUNE_MIN_NUM_SAMPLES"),
         "max_num_samples_stored": Field(4, "an integer of at least 1", integer(1), "AITUNE_MAX_NUM_SAMPLES_STORED"),
         "device_after_tuning": Field(
@@ -191,15 +213,13 @@ class Config(Settings):
         "enable_diffusers_integration": Field(False, "True or False", boolean, "AITUNE_DIFFUSERS_INTEGRATION"),
         "isolation": Field("process", "'process' or 'none'", choice("process", "none"), "AITUNE_ISOLATION"),
         "backend_time_limit": Field(900.0, "seconds above 0", positive, "AITUNE_BACKEND_TIME_LIMIT"),
-        "backend_memory_limit": Field(None, "bytes of at least 1, or None", optional(integer(1)), "AITUNE_BACKEND_MEMORY_LIMIT"),
+        "backend_memory_limit": Field(
+            None, "bytes of at least 1, or None", optional(integer(1)), "AITUNE_BACKEND_MEMORY_LIMIT"
+        ),
         "max_parallel_builds": Field(1, "an integer of at least 1", integer(1), "AITUNE_MAX_PARALLEL_BUILDS"),
         "reuse_store": Field(True, "True or False", boolean, "AITUNE_REUSE_STORE"),
         "grad_policy": Field("engine", "'engine' or 'eager'", choice("engine", "eager"), "AITUNE_GRAD_POLICY"),
-    }  # fmt: skip
-
-
-def _cache_root() -> Path:
-    return Path(platformdirs.user_cache_dir("aitune", appauthor=False))
+    })  # fmt: skip
 
 
 def _initial(field: Field, environ: Mapping[str, str]) -> Any:

@@ -16,7 +16,12 @@ from aitune.torch.backend.base import Backend, BackendConfig, Engine
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.validation import check_autocast, check_bool
-from aitune.torch.graph.accessor import compile_call, compile_output
+from aitune.torch.graph.accessor import (
+    compile_call,
+    compile_forward,
+    compile_output,
+    compile_output_accessor,
+)
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
@@ -87,8 +92,7 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
         )
         if not config.channels_last:
             run = _converting(job.graph, job.forward, autocast, channels_last=False)
-            facts = EngineFacts(precision=precision, keeps_module=True, live_weights=True, own_errors=True)
-            return FunctionEngine(run, facts)
+            return FunctionEngine(run, EngineFacts(precision=precision, keeps_module=True, live_weights=True))
         owner = self._channels_last_copy(job.module)
         run = _converting(job.graph, owner.forward, autocast, channels_last=True)
         # Without gradients: they would go to the copy.
@@ -119,16 +123,16 @@ def _converting(
     graph: GraphSpec, forward: Callable[..., Any], autocast: Callable[[], Any], channels_last: bool
 ) -> Callable[..., Any]:
     """Return a forward with tensors converted on the way in and back on the way out, run in a context."""
-    output = compile_output(graph)
+    output, output_tensors = compile_output(graph), compile_output_accessor(graph)
+    call = compile_forward(graph, forward)
     dtypes = [spec.dtype for spec in graph.outputs.tensors]
 
     def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
         if channels_last:
             tensors = tuple(_channels_last(tensor) for tensor in tensors)
-        args, kwargs = graph.call(tensors)
         with autocast():
-            result = forward(*args, **kwargs)
-        found = graph.output_tensors(result)
+            result = call(*tensors)
+        found = output_tensors(result)
         # Callers may rely on a layout; the original's outputs were contiguous more often than not.
         return output([tensor.to(kind).contiguous() for tensor, kind in zip(found, dtypes, strict=True)])
 

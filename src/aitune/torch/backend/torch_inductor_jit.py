@@ -17,7 +17,12 @@ from aitune.torch.backend.precision import lowest, module_precision, precision_o
 from aitune.torch.backend.validation import check_autocast, check_bool, check_choice, check_options
 from aitune.torch.export.flat import flat_inputs
 from aitune.torch.export.preserved import preserved
-from aitune.torch.graph.accessor import compile_call, compile_forward, compile_output
+from aitune.torch.graph.accessor import (
+    compile_call,
+    compile_forward,
+    compile_output,
+    compile_output_accessor,
+)
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
@@ -148,13 +153,13 @@ def _without_gradients(compiled: Callable[..., Any]) -> Callable[[tuple[torch.Te
 def _under_autocast(
     compiled: Callable[..., Any], graph: GraphSpec, device: str, dtype: torch.dtype | None
 ) -> Callable[..., Any]:
-    output = compile_output(graph)
+    output, output_tensors = compile_output(graph), compile_output_accessor(graph)
     dtypes = [spec.dtype for spec in graph.outputs.tensors]
 
     def call(*tensors: torch.Tensor) -> Any:
         with torch.autocast(device, dtype=dtype):
             result = compiled(*tensors)
-        found = graph.output_tensors(result)
+        found = output_tensors(result)
         return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
 
     return call

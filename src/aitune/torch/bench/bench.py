@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError
+from aitune.exceptions import BackendBuildError, BackendError, BackendUnsupportedError
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.contest import Entrant, winner
 from aitune.torch.bench.failure import failed_trial
@@ -29,9 +29,22 @@ from aitune.torch.measure import PairedTiming, Stopwatch, compare
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.worker import BuildFolders, Executor, InProcessExecutor, remove_files
 
-__all__ = ["Bench", "Tools"]
+__all__ = ["Bench", "Path", "Tools"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Path:
+    """The way that a user's call takes to an engine.
+
+    Attributes:
+        call: Takes the call.
+        fallbacks: Tells how many calls the original answered instead, by reason.
+    """
+
+    call: Callable[..., Any]
+    fallbacks: Callable[[], Mapping[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +62,7 @@ class Tools:
     """
 
     original: Callable[..., Any]
-    route: Callable[[GraphSpec, Engine], Callable[..., Any]]
+    route: Callable[[GraphSpec, Engine], Path]
     folders: BuildFolders
     executor: Executor = field(default_factory=InProcessExecutor)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
@@ -114,7 +127,7 @@ class Bench:
         """Return the trial of leaving the graph alone. It is no candidate, so it is not among :attr:`trials`."""
         return Trial(backend=ORIGINAL, verdict=Verdict.accepted, reason="the original stays")
 
-    def try_(self, backend: Backend) -> Trial:
+    def try_(self, backend: Backend[Any]) -> Trial:
         """Build, check and measure a candidate.
 
         Its engine stays open if it was accepted, until another one is preferred or the bench is left. Nothing of the
@@ -128,8 +141,14 @@ class Bench:
             self._errors[id(trial)] = error
         self._trials.append(trial)
         publish(TrialFinished(self._recorded.name, self._recorded.graph.name, trial))
-        _log.info("%s %s: %s is %s%s", self._recorded.name, self._recorded.graph.name, trial.backend, trial.verdict,
-                  f": {trial.reason}" if trial.reason else "")
+        _log.info(
+            "%s %s: %s is %s%s",
+            self._recorded.name,
+            self._recorded.graph.name,
+            trial.backend,
+            trial.verdict,
+            f": {trial.reason}" if trial.reason else "",
+        )
         return trial
 
     def error(self, trial: Trial) -> Exception:
@@ -185,7 +204,7 @@ class Bench:
             return f"the strategy's time limit of {limit:g} s was reached"
         return None
 
-    def _attempt(self, backend: Backend) -> tuple[Trial, Exception | None]:
+    def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None]:
         name = backend.describe()
         late = self._out_of_time()
         if late is not None:
@@ -219,11 +238,11 @@ class Bench:
             if engine is not None and not kept:
                 engine.close()
 
-    def _job_for(self, backend: Backend) -> Job:
+    def _job_for(self, backend: Backend[Any]) -> Job:
         folder, log = self._tools.folders.new(self.job.name, self.graph.name, backend.name)
         return replace(self.job, folder=folder, log=log)
 
-    def _prove(self, trial: Trial, backend: Backend, engine: Engine) -> tuple[Trial, Exception | None]:
+    def _prove(self, trial: Trial, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
         """Check the engine's values and measure it; the engine is entered if it holds."""
         if self.rules.correctness:
             proof = self._proof
@@ -232,19 +251,20 @@ class Bench:
             if error is not None:
                 return trial, error
         self._stage(trial.backend, "measure")
-        call = self._tools.route(self.graph, engine)
+        path = self._tools.route(self.graph, engine)
         watch = self._proof.watch(engine, self._workload) if self.rules.correctness else None
-        try:
-            timing = self._race(call, self._tools.original, watch.observe if watch is not None else None)
-        except Exception as error:  # noqa: BLE001 - an engine may fail at any call
-            return failed_trial(trial.backend, error, seconds=trial.build_seconds), error
+        timing = self._race(path.call, self._tools.original, watch.observe if watch is not None else None)
+        unserved = _unserved(trial.backend, path.fallbacks())
+        if unserved is not None:
+            failed = failed_trial(trial.backend, unserved, seconds=trial.build_seconds)
+            return replace(trial, verdict=failed.verdict, reason=failed.reason), unserved
         trial = self._timed(trial, timing)
         if trial.accepted and watch is not None:
             trial, error = watch.finish(trial)
             if error is not None:
                 return trial, error
         if trial.accepted:
-            entrant = Entrant(trial, backend, engine, call, timing, len(self._trials))
+            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials))
             self._entrants[id(trial)] = entrant
         return trial, None
 
@@ -282,3 +302,13 @@ class Bench:
                 min_gain=self.rules.min_speedup_ratio,
                 observe=observe,
             )
+
+
+def _unserved(backend: str, fallbacks: Mapping[str, int]) -> BackendError | None:
+    """Return why a candidate was not what was measured: some of its calls came back from the original."""
+    if not fallbacks:
+        return None
+    reasons = ", ".join(f"{reason} ({count} calls)" for reason, count in fallbacks.items())
+    if "engine failed" in fallbacks:
+        return BackendBuildError(backend, f"it failed while it was measured: {reasons}")
+    return BackendUnsupportedError(backend, f"its calls go to the original: {reasons}")

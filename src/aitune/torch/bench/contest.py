@@ -59,7 +59,5 @@ def winner(entrants: Sequence[Entrant], race: Callable[[Any, Any], PairedTiming]
     by_name = {entrant.contender.name: entrant for entrant in entrants}
     contenders = [entrant.contender for entrant in entrants]
     first, *others = rivals(contenders)
-    direct = {
-        (first.name, other.name): race(by_name[first.name].call, by_name[other.name].call) for other in others
-    }
+    direct = {(first.name, other.name): race(by_name[first.name].call, by_name[other.name].call) for other in others}
     return by_name[preferred(contenders, direct).name]

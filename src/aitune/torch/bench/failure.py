@@ -50,10 +50,7 @@ def _verdict(error: Exception) -> Verdict:
 
 def _reason(error: Exception) -> str:
     """Return the first lines of a message, which in compilers' errors may run over pages."""
-    if isinstance(error, BackendError):
-        text = error.reason
-    else:
-        text = f"{type(error).__name__}: {error}"
+    text = error.reason if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     text = " ".join(lines[:3]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

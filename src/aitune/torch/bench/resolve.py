@@ -22,12 +22,16 @@ from aitune.torch.measure import (
     search_batch_size,
 )
 
-__all__ = ["LARGEST_BATCH", "Resolved", "resolve"]
+__all__ = ["LARGEST_BATCH", "LONGEST_CALL", "Resolved", "resolve"]
 
 LARGEST_BATCH = 1024
 """Largest batch size that is searched where the user declares no range."""
 
-_SECONDS_PER_SIZE = 2.0
+LONGEST_CALL = 0.25
+"""Seconds a call, beyond which larger batches are not searched: few wait longer for a little more throughput, and
+every comparison at that size would take minutes."""
+
+_SECONDS_PER_SIZE = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,23 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
     config = ProfilingConfig(max_seconds=min(_SECONDS_PER_SIZE, rules.profiling.max_seconds), latency_calls=20)
     growth: list[MemoryForecast] = []
+    latencies: list[float] = []
+    typical = job.samples[len(job.samples) // 2 : len(job.samples) // 2 + 1]
 
     def throughput_at(size: int) -> float:
-        workload = Workload.at(job.graph, job.samples, size)
+        workload = Workload.at(job.graph, typical, size)
         one_pass = workload.passes(original)
         growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
-        return workload.throughput(latency_percentiles(one_pass, stopwatch=stopwatch, config=config).p50)
+        latencies.append(latency_percentiles(one_pass, stopwatch=stopwatch, config=config).p50)
+        return workload.throughput(latencies[-1])
 
     def fits(size: int) -> bool:
-        return growth[-1].fits(size, available_bytes(job.device))
+        return latencies[-1] <= LONGEST_CALL and growth[-1].fits(size, available_bytes(job.device))
 
     with no_trace(job.module), torch.no_grad():
         search = search_batch_size(throughput_at, seen[-1], limit, fits)
     if search.best is None:
         return Resolved(job, seen[-1], (search.stopped_because,))
-    note = f"measured at batch size {search.best}: {search.stopped_because}"
+    why = search.stopped_because if latencies[-1] <= LONGEST_CALL else f"a call takes {latencies[-1]:.2g} s"
+    note = f"measured at batch size {search.best}: {why}"
     return Resolved(replace(job, graph=job.graph.with_batch_up_to(search.best)), search.best, (note,))

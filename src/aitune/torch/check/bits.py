@@ -8,8 +8,9 @@ import torch
 
 __all__ = ["PIECE", "copy_of", "digest", "extent", "same_bits", "same_form", "storage_key"]
 
-PIECE = 1 << 15
-"""Elements from which torch works in parallel (ATen/Parallel.h, GRAIN_SIZE)."""
+PIECE = 1 << 14
+"""Elements of host memory to look at in one go: half of those for which torch opens an OpenMP region (GRAIN_SIZE in
+ATen/TensorIterator.h). On a busy machine such a region can stall for milliseconds, and a module has hundreds of tensors."""
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -78,10 +79,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Cut contiguous host memory into pieces for which torch opens no OpenMP region.
-
-    On a busy machine such a region can stall for milliseconds, and a module has hundreds of tensors.
-    """
+    """Cut contiguous host memory into pieces for which torch opens no OpenMP region."""
     return tensor.view(-1).split(PIECE) if tensor.numel() > PIECE else (tensor,)
 
 

@@ -29,10 +29,10 @@ class Block:
     offset: int
     values: tuple[torch.Tensor, ...]
 
-    @property
-    def exact(self) -> tuple[torch.Tensor, ...]:
-        """The numbers as float64; on the host where the device has no float64."""
-        return tuple((v.cpu() if v.device.type == "mps" else v).to(torch.float64) for v in self.values)
+    def exact(self, which: int) -> torch.Tensor:
+        """Return the numbers of one tensor as float64; on the host where the device has no float64."""
+        values = self.values[which]
+        return (values.cpu() if values.device.type == "mps" else values).to(torch.float64)
 
 
 def blocks(tensors: Sequence[torch.Tensor]) -> Iterator[Block]:

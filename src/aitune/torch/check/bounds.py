@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,6 +10,7 @@ import torch
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.check.check import Check
+from aitune.torch.check.distance import Yardstick
 from aitune.torch.trial import PRECISIONS, Precision
 
 __all__ = ["CEILING", "FLOORS", "Bounds", "Limits"]
@@ -86,23 +86,24 @@ class Bounds:
             return cls(precision, float(check.max_error), fixed=True)
         return cls(precision, FLOORS[precision])
 
-    def limits(
-        self, own_error: float, own_element: float, dtype: torch.dtype, *, noise: bool = False
-    ) -> Limits:
+    def limits(self, yard: Yardstick, dtype: torch.dtype) -> Limits:
         """Return what an output is held to.
 
         Args:
-            own_error: Eager's relative L2 error against the reference.
-            own_element: Eager's error of its worst element, on the scale of elements.
+            yard: How exact eager's own output is.
             dtype: Dtype of the output; nobody is asked for more than it can hold.
-            noise: Whether the output is zero but for rounding, so that no error says anything about zeros.
         """
         if self.fixed:
             return Limits(self.floor, _SLICE * self.floor, _ELEMENT * self.floor)
         floor = max(self.floor, torch.finfo(dtype).eps)
-        own = _OF_EAGER * own_error if math.isfinite(own_error) else CEILING
-        whole = max(floor, own if noise else min(own, CEILING))
-        return Limits(whole, _SLICE * whole, max(_ELEMENT * whole, _OF_EAGER * own_element))
+        own = _OF_EAGER * yard.allowance
+        whole = max(floor, own if yard.noise else min(own, CEILING))
+        return Limits(whole, _SLICE * whole, max(_ELEMENT * whole, _OF_EAGER * yard.element_error))
+
+    def loose(self, yard: Yardstick) -> float | None:
+        """Return 4 times eager's own error where ``CEILING`` is less, None where it is not."""
+        own = _OF_EAGER * yard.allowance
+        return own if own > CEILING and not self.fixed and not yard.noise else None
 
     def of_slices(self, limits: Limits, own: torch.Tensor) -> torch.Tensor:
         """Return the bound of each slice, where ``own`` is eager's error of each."""

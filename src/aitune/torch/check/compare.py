@@ -42,9 +42,11 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Error over bound, the error alone where there is no bound, 0 where nothing was measured."""
-        if self.error is None or self.bound is None:
-            return self.error or 0.0
+        """Error over bound, the error alone where there is no bound, -1 where nothing was measured."""
+        if self.error is None:
+            return -1.0
+        if self.bound is None:
+            return self.error
         return self.error / self.bound if self.bound else math.inf if self.error else 0.0
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from aitune.torch.check.walk import Node, contents, item_path
+from aitune.torch.check.walk import Node, contents, dict_methods, item_path
 
 __all__ = ["REMOVED", "ContainerState"]
 
@@ -78,14 +78,15 @@ class ContainerState:
         )
 
     def _restore_dict(self, value: dict[Any, Any], keys: list[Any]) -> None:
+        plain = dict_methods(value)
         saved = dict(self.items)
         for key in keys:
             if key not in saved:
-                dict.__delitem__(value, key)
+                plain.__delitem__(value, key)
         # A key that was deleted and came back stands at the end: only then is everything put back in order.
         # Otherwise no other key is touched, since somebody may be reading.
         reordered = [key for key in keys if key in saved] != list(saved)
         for key, item in self.items:
             if reordered:
-                dict.pop(value, key, None)
-            dict.__setitem__(value, key, item)
+                plain.pop(value, key, None)
+            plain.__setitem__(value, key, item)

@@ -96,7 +96,7 @@ def _notes(subject: Subject) -> tuple[str, ...]:
         notes.append(f"compared with the module's own outputs{where}: {subject.reference.reason}")
     if subject.eager_error > CEILING:
         notes.append(
-            f"the module itself is off by {subject.eager_error:.2g} from {subject.reference.kind};"
-            " what is near to either was taken for right"
+            f"the module itself is off by {subject.eager_error:.2g} from {subject.reference.kind},"
+            " so that size and direction of its outputs are all that could be compared"
         )
     return (*notes, *subject.notes)

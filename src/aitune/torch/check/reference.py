@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -108,8 +109,10 @@ def make_reference(
         deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         outcomes, reason = _run(raised, calls, eager, target, deadline)
     finally:
+        alive = weakref.ref(raised)
         del raised
-        gc.collect()
+        if not in_place and alive() is not None:
+            gc.collect()  # it has become part of a cycle
         if device.type == "cuda":
             torch.cuda.empty_cache()
     if not any(outcomes):

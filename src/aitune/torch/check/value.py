@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from aitune.torch.check.alignment import alignment
 from aitune.torch.check.bits import same_bits
-from aitune.torch.check.bounds import CEILING, Bounds
+from aitune.torch.check.bounds import Bounds, Limits
 from aitune.torch.check.distance import Distance, Yardstick, distance
-from aitune.torch.check.yardstick import yardstick
 from aitune.torch.graph.spec import Opaque, constant_or_opaque, same_constant
 
 __all__ = ["Finding", "compare_exactly", "compare_numbers", "compare_places"]
+
+_ALIGNED = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,32 +67,37 @@ def compare_numbers(
 ) -> Finding:
     """Compare floating or complex values with the reference, as ``bounds`` and eager's own error allow.
 
-    What has the bits of eager's own output is right whatever its error. Where eager itself is further than
-    ``CEILING`` from the reference, values as near to eager are right as well.
+    What has the bits of eager's own output is right whatever its error. Where eager itself is so far from the
+    reference that 4 times its error would let zeros pass, values beyond ``CEILING`` are right only if they point
+    the same way as well.
     """
-    limit = bounds.limits(yard.error, yard.element_error, got.dtype, noise=yard.noise)
+    limit = bounds.limits(yard, got.dtype)
     if same_bits(got, eager):
         return Finding(None, yard.error, max(limit.whole, yard.error))
-    found = _within(distance(got, reference, eager, yard), got, eager, yard, bounds)
-    if found.mismatch is None or bounds.fixed or yard.error <= CEILING or yard.noise:
-        return found
-    own = yardstick(eager, eager)
-    near = distance(got, eager, eager, own)
-    if near.misplaced is None and near.error <= CEILING:
-        return Finding(None, near.error, CEILING)
-    return found
-
-
-def _within(
-    found: Distance, got: torch.Tensor, eager: torch.Tensor, yard: Yardstick, bounds: Bounds
-) -> Finding:
-    misplaced = _misplaced(found, got, eager)
+    measured = distance(got, reference, eager, yard)
+    misplaced = _misplaced(measured, got, eager)
     if misplaced is not None:
         return Finding(misplaced)
-    limit = bounds.limits(yard.error, yard.element_error, got.dtype, noise=yard.noise)
+    found = _within(measured, limit, yard, bounds)
+    loose = bounds.loose(yard)
+    if found.mismatch is None or loose is None or measured.error > loose:
+        return found
+    return Finding(None, measured.error, loose) if _aligned(got, reference, eager, yard) else found
+
+
+def _aligned(got: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, yard: Yardstick) -> bool:
+    """Whether values point half as much the way of the reference as eager's do, or the way of eager's."""
+    own, theirs = alignment(eager, reference, yard.unit), alignment(got, reference, yard.unit)
+    if own < 0:  # then the sign is noise, too
+        own, theirs = -own, abs(theirs)
+    return (own >= _ALIGNED and theirs >= own / 2) or alignment(got, eager, yard.unit) >= _ALIGNED
+
+
+def _within(found: Distance, limit: Limits, yard: Yardstick, bounds: Bounds) -> Finding:
     if not found.error <= limit.whole:
         return Finding(
-            f"has a relative error of {found.error:.2g}, at most {limit.whole:.2g} is allowed ({bounds})",
+            f"has a relative error of {found.error:.2g}, worst at {list(found.worst)},"
+            f" at most {limit.whole:.2g} is allowed ({bounds})",
             found.error,
             limit.whole,
         )
@@ -101,8 +108,8 @@ def _within(
         if float(found.slices[worst]) > float(allowed[worst]):
             error, bound = float(found.slices[worst]), float(allowed[worst])
             return Finding(
-                f"has an error of {error:.2g} of its scale in entry {worst} of its first axis,"
-                f" at most {bound:.2g} is allowed ({bounds})",
+                f"has an error of {error:.2g} of its scale in entry {worst} of its first axis, worst at"
+                f" {list(found.worst)}, at most {bound:.2g} is allowed ({bounds})",
                 error,
                 bound,
             )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Node", "contents", "item_path", "walk"]
+__all__ = ["Node", "contents", "dict_methods", "item_path", "walk"]
 
 _DEPTH = 4  # containers and plain objects below an attribute of a module
 _MOST = 200_000
@@ -71,10 +71,15 @@ def walk(module: torch.nn.Module) -> Iterator[Node]:
 def contents(container: Any) -> list[tuple[Any, Any]]:
     """Return the items of a container as pairs; the members of a set are keys without a value."""
     if isinstance(container, dict):
-        return list(dict.items(container))
+        return list(dict_methods(container).items(container))
     if isinstance(container, (set, frozenset)):
         return [(member, None) for member in container]
     return list(enumerate(container))
+
+
+def dict_methods(container: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """Return the class whose methods read and write a dict past what a subclass makes of them."""
+    return OrderedDict if isinstance(container, OrderedDict) else dict
 
 
 def item_path(path: str, key: Any, *, dotted: bool) -> str:

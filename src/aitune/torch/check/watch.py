@@ -209,7 +209,7 @@ def _as_exact_as(expectation: Expectation, subject: Subject) -> Expectation:
         others = [step.expectation.yards[name] for step in subject.steps if name in step.expectation.yards]
         yards[name] = replace(
             yard,
-            error=max((other.error for other in others), default=0.0),
+            luck=max((other.error for other in others), default=0.0),
             element_error=max((other.element_error for other in others), default=0.0),
         )
     return replace(expectation, yards=yards)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from aitune.torch.check.blocks import blocks
-from aitune.torch.check.distance import Yardstick, distance, standard
+from aitune.torch.check.distance import Yardstick, distance, magnitude, standard
 
 __all__ = ["level", "yardstick"]
 
@@ -26,6 +26,9 @@ _ROUNDINGS = 100.0
 # ask for 1e-8.
 _FEW = 16
 _CHANCE = 0.1
+# Where one direction carries all the error, as in the inverse of a nearly singular matrix, the error on one input is a single
+# draw: one in twelve normal ones is ten times less than their deviation.
+_LUCK = 10.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class _Range:
     peak: float
     low: float
     high: float
+    complete: bool  # whether all values are in it
 
 
 def yardstick(eager: torch.Tensor, reference: torch.Tensor, rounding: float = 0.0) -> Yardstick:
@@ -54,20 +58,26 @@ def yardstick(eager: torch.Tensor, reference: torch.Tensor, rounding: float = 0.
 
 
 def level(yards: Sequence[Yardstick], elements: Sequence[int]) -> list[Yardstick]:
-    """Bring up the yardsticks of one output over many inputs where it is near zero by chance.
+    """Even out the yardsticks of one output over many inputs, of which some are extreme by chance.
 
     Args:
         yards: One for each input.
-        elements: Number of elements of each; only outputs of few elements change.
+        elements: Number of elements of each.
 
     Returns:
-        The yardsticks, none smaller than a tenth of the median one where the output has few elements.
+        The yardsticks. None of few elements is smaller than a tenth of the median one; and eager's error counts for
+        ten times what it is where it is that large on another input.
     """
-    typical = sorted(yard.rms for yard in yards)[len(yards) // 2] if yards else 0.0
-    return [
-        yard.raised(_CHANCE * typical) if count < _FEW and typical > 0 else yard
-        for yard, count in zip(yards, elements, strict=True)
-    ]
+    ordinary = [yard for yard in yards if not yard.noise]
+    if not ordinary:
+        return list(yards)
+    typical = sorted(yard.rms for yard in ordinary)[len(ordinary) // 2]
+    largest = max(yard.error for yard in ordinary)
+    levelled = []
+    for yard, count in zip(yards, elements, strict=True):
+        large = yard.raised(_CHANCE * typical) if count < _FEW and typical > 0 and not yard.noise else yard
+        levelled.append(replace(large, luck=0.0 if yard.noise else min(largest, _LUCK * large.error)))
+    return levelled
 
 
 def _size(eager: torch.Tensor, reference: torch.Tensor) -> Yardstick:
@@ -76,31 +86,39 @@ def _size(eager: torch.Tensor, reference: torch.Tensor) -> Yardstick:
     unit = (whole if fill is None else _range(eager, reference, fill)).peak or 1.0
     squares = torch.zeros(eager.shape[0] if eager.dim() else 1, dtype=torch.float64)
     counts = torch.zeros_like(squares)
-    largest = 0.0
     for block in blocks((reference, eager)):
-        value = standard(*block.exact)
-        usable = torch.isfinite(value) if fill is None else value.abs() < fill
-        value = torch.where(usable, value, 0.0) / unit
+        value = standard(block, 0, 1)
+        if fill is not None or not whole.complete:
+            usable = value.abs() < (math.inf if fill is None else fill)
+            value = torch.where(usable, value, 0.0)
+            found = usable.sum(1).cpu()
+        else:
+            found = torch.full((value.shape[0],), value.shape[1])
         rows = slice(block.row, block.row + value.shape[0])
-        squares[rows] += value.square().sum(1).cpu()
-        counts[rows] += usable.sum(1).cpu()
-        largest = max(largest, float(value.abs().max()))
+        squares[rows] += (value / unit).square().sum(1).cpu()
+        counts[rows] += found
     scale = math.sqrt(float(squares.sum()) / max(float(counts.sum()), 1.0))
     slices = (squares / counts.clamp(min=1.0)).sqrt()
     least = max(scale, float(slices.max()) / _PART if slices.numel() else 0.0)
+    largest = 1.0 if scale else 0.0  # the unit is the largest element
     return Yardstick(unit, scale, slices.clamp(min=least), max(scale, largest / _PART), fill)
 
 
 def _range(eager: torch.Tensor, reference: torch.Tensor, below: float) -> _Range:
-    low, high = math.inf, -math.inf
+    """Find the range of the values whose magnitude is less than ``below``."""
+    low, high, complete = math.inf, -math.inf, True
     for block in blocks((reference, eager)):
-        value = standard(*block.exact)
-        counted = torch.isfinite(value) & (value.abs() < below)
-        low = min(low, float(torch.where(counted, value, math.inf).min()))
-        high = max(high, float(torch.where(counted, value, -math.inf).max()))
+        value = standard(block, 0, 1)
+        if magnitude(value) < below:
+            least, most = torch.aminmax(value)
+        else:
+            complete = False
+            counted = value.abs() < below
+            least, most = torch.where(counted, value, math.inf).min(), torch.where(counted, value, -math.inf).max()
+        low, high = min(low, float(least)), max(high, float(most))
     if low > high:
-        return _Range(0.0, 0.0, 0.0)
-    return _Range(max(abs(low), abs(high)), low, high)
+        return _Range(0.0, 0.0, 0.0, complete)
+    return _Range(max(abs(low), abs(high)), low, high, complete)
 
 
 def _fill(eager: torch.Tensor, reference: torch.Tensor, whole: _Range) -> float | None:
@@ -108,11 +126,10 @@ def _fill(eager: torch.Tensor, reference: torch.Tensor, whole: _Range) -> float 
     border = whole.peak / _FILL_GAP
     if min(abs(whole.low), abs(whole.high)) >= border and whole.low < 0 < whole.high:
         return None  # large ones of both signs
-    rest = _range(eager, reference, border)
-    if not rest.peak:
+    if not _range(eager, reference, border).peak:
         return None
     for block in blocks((reference, eager)):
-        size = standard(*block.exact).abs()
+        size = standard(block, 0, 1).abs()
         if bool(((size >= border) & (size < (1 - _FILL_SPREAD) * whole.peak)).any()):
             return None
     return border

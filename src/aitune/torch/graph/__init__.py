@@ -1,1 +1,1 @@
-"""The nouns of a recorded call: tree, dims, spec, signature, sample, graph, job. Values only, nothing that runs a module."""
+"""The nouns of a recorded call, values only: tree, dims, spec, signature, sample, graph, job."""

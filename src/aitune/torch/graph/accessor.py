@@ -30,6 +30,7 @@ __all__ = [
     "compile_call",
     "compile_forward",
     "compile_output",
+    "compile_output_accessor",
     "compiled",
     "leaf_expressions",
     "signature_source",
@@ -116,7 +117,7 @@ def leaf_expressions(graph: GraphSpec, names: Names) -> tuple[Access, ...]:
     Subtrees of types that cannot be addressed directly (custom pytree nodes) are read from a local variable,
     which the conditions of :func:`structure_conditions` with the same ``names`` assign.
     """
-    pairs = zip(_Plan(graph, names).leaves, graph.inputs.leaves, strict=True)
+    pairs = zip(_Plan(graph.inputs.structure, None, names).leaves, graph.inputs.leaves, strict=True)
     return tuple(Access(i, text, spec) for i, (text, spec) in enumerate(pairs))
 
 
@@ -127,7 +128,7 @@ def structure_conditions(graph: GraphSpec, names: Names) -> list[str]:
     the forward's parameters. Types are exact. The order of keys counts, since a forward may iterate. What is
     in the place of a leaf is not looked at: the check of the leaf itself has to refuse a container there.
     """
-    return _Plan(graph, names).conditions
+    return _Plan(graph.inputs.structure, None, names).conditions
 
 
 def compiled(name: str, parameters: str, body: Sequence[str], names: Names) -> Callable[..., Any]:
@@ -156,9 +157,7 @@ def compile_accessor(graph: GraphSpec) -> Callable[..., tuple[torch.Tensor, ...]
     return compile_call(graph, None)
 
 
-def compile_call(
-    graph: GraphSpec, function: Callable[[tuple[torch.Tensor, ...]], Any] | None
-) -> Callable[..., Any]:
+def compile_call(graph: GraphSpec, function: Callable[[tuple[torch.Tensor, ...]], Any] | None) -> Callable[..., Any]:
     """Generate a function with the forward's parameters that passes the call's tensors to ``function``.
 
     Args:
@@ -167,7 +166,7 @@ def compile_call(
     """
     names = Names(parameter.name for parameter in graph.signature.parameters)
     parameters = signature_source(graph.signature, names)
-    plan = _Plan(graph, names)
+    plan = _Plan(graph.inputs.structure, None, names)
     pairs = zip(plan.leaves, graph.inputs.leaves, strict=True)
     flat = _tuple_source([text for text, spec in pairs if isinstance(spec, TensorSpec)])
     answer = flat if function is None else f"{names.of(function, 'function')}({flat})"
@@ -184,6 +183,15 @@ def compile_output(graph: GraphSpec) -> Callable[[Sequence[torch.Tensor]], Any]:
     tensors = (f"tensors[{i}]" for i in range(len(graph.outputs.tensors)))
     texts = iter(_leaf_texts(graph.outputs, tensors, names))
     return compiled("output", "tensors", [f"return {_display(graph.outputs.structure, texts, names)}"], names)
+
+
+def compile_output_accessor(graph: GraphSpec) -> Callable[[Any], tuple[torch.Tensor, ...]]:
+    """Generate the quick form of ``graph.output_tensors``, which does not check the output's structure."""
+    names = Names(("value",))
+    plan = _Plan(graph.outputs.structure, "value", names)
+    pairs = zip(plan.leaves, graph.outputs.leaves, strict=True)
+    flat = _tuple_source([text for text, spec in pairs if isinstance(spec, TensorSpec)])
+    return compiled("output_tensors", "value", [*plan.prelude, f"return {flat}"], names)
 
 
 def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,12 +216,10 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
         value = arguments[parameter]
         if parameter in _variadic(graph.signature):
             items = value.values() if isinstance(value, dict) else value
-            texts.update(
-                {id(v): _display(c, supply, names) for c, v in zip(child.children, items, strict=True)}
-            )
+            texts.update({id(v): _display(c, supply, names) for c, v in zip(child.children, items, strict=True)})
         else:
             texts[id(value)] = _display(child, supply, names)
-    args, kwargs = graph.signature.call(arguments)
+    args, kwargs = graph.signature.call(arguments, graph.form)
     given = [texts[id(value)] for value in args]
     # Through a dict: what went into **kwargs need not be an identifier.
     named = ", ".join(f"{key!r}: {texts[id(value)]}" for key, value in kwargs.items())
@@ -223,17 +229,23 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
 
 
 class _Plan:
-    """One walk over the structure of a graph's inputs, collecting source."""
+    """One walk over a structure, collecting source.
 
-    def __init__(self, graph: GraphSpec, names: Names) -> None:
+    Args:
+        node: The structure.
+        text: Source of the value that has it; None for a call, whose children are the parameters.
+        names: Where the source finds objects.
+    """
+
+    def __init__(self, node: Structure, text: str | None, names: Names) -> None:
         self.names = names
         self.conditions: list[str] = []
         self.prelude: list[str] = []
         self.leaves: list[str] = []
         self._trees = 0
-        root = graph.inputs.structure
-        for parameter, child in zip(root.keys, root.children, strict=True):
-            self._visit(child, str(parameter))
+        pairs = zip(node.keys, node.children, strict=True) if text is None else [(text, node)]
+        for name, child in pairs:
+            self._visit(child, str(name))
 
     def _visit(self, node: Structure, text: str) -> None:
         if node.is_leaf:
@@ -317,10 +329,7 @@ def _variadic(signature: CallSignature) -> set[str]:
 
 def _leaf_texts(spec: CallSpec, tensors: Iterator[str], names: Names) -> list[str]:
     """Return the source of each leaf: the next tensor, or the constant of the spec."""
-    return [
-        next(tensors) if isinstance(leaf, TensorSpec) else names.of(leaf.value, "constant")
-        for leaf in spec.leaves
-    ]
+    return [next(tensors) if isinstance(leaf, TensorSpec) else names.of(leaf.value, "constant") for leaf in spec.leaves]
 
 
 def _display(node: Structure, texts: Iterator[str], names: Names) -> str:

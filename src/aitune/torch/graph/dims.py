@@ -34,7 +34,9 @@ class DynamicDim:
             raise AITuneUserInputError(f"{type(self).__name__}: name must be an identifier, not {self.name!r}")
         sizes = (self.min, self.max) if self.opt is None else (self.min, self.max, self.opt)
         if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
-            raise AITuneUserInputError(f"{type(self).__name__} {self.name!r}: min, max and opt must be integers, not {sizes}")
+            raise AITuneUserInputError(
+                f"{type(self).__name__} {self.name!r}: min, max and opt must be integers, not {sizes}"
+            )
         if not 1 <= self.min < self.max:
             raise AITuneUserInputError(
                 f"{type(self).__name__} {self.name!r}: 1 <= min < max must hold, not min={self.min}, max={self.max};"
@@ -60,7 +62,7 @@ Shapes = Sequence[tuple[int, ...]]
 def infer_dims(calls: Sequence[Shapes], batch_sizes: Sequence[int | None]) -> tuple[tuple[Size, ...], ...]:
     """Find which axes vary, and which of them vary together.
 
-    Axes that had one size in every call are static. Axes that were equal to each other in every call share one dimension.
+    Axes that had one size in every call are static. Axes that were equal in every call share one dimension.
     A dimension is a batch dimension (``batch<i>``) if its size was, in every call whose batch size is known, one fixed
     multiple of the batch size and at least two batch sizes were seen; every other varying dimension is ``dim<i>``.
 

@@ -10,8 +10,8 @@ import torch
 
 from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.graph.sample import Sample
-from aitune.torch.graph.signature import CallSignature
-from aitune.torch.graph.spec import CallSpec, TensorSpec
+from aitune.torch.graph.signature import CallForm, CallSignature
+from aitune.torch.graph.spec import CallSpec, Leaf, TensorSpec
 from aitune.torch.graph.tree import flatten
 
 __all__ = ["GraphSpec"]
@@ -27,6 +27,7 @@ class GraphSpec:
         inputs: Structure is a dict of parameter name to value.
         outputs: Structure is what forward returns.
         training: The module's training flag when it was recorded.
+        form: How calls that are made up are written: as the first recorded one was.
     """
 
     name: str
@@ -34,13 +35,12 @@ class GraphSpec:
     inputs: CallSpec
     outputs: CallSpec
     training: bool = False
+    form: CallForm | None = None
 
     @property
     def dims(self) -> dict[str, DynamicDim]:
         """Every dimension of the inputs by its name, in order of appearance."""
-        return {
-            size.name: size for spec in self.inputs.tensors for size in spec.shape if isinstance(size, DynamicDim)
-        }
+        return {size.name: size for spec in self.inputs.tensors for size in spec.shape if isinstance(size, DynamicDim)}
 
     @property
     def batch_dim(self) -> BatchDim | None:
@@ -69,7 +69,7 @@ class GraphSpec:
 
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments made of ``tensors`` and the graph's constants."""
-        return self.signature.call(self.inputs.unflatten(tensors))
+        return self.signature.call(self.inputs.unflatten(tensors), self.form)
 
     def output_tensors(self, outputs: Any) -> tuple[torch.Tensor, ...]:
         """Return the tensors of an output of this graph.
@@ -147,13 +147,13 @@ class GraphSpec:
 
 
 def _reaching(spec: CallSpec, limits: Mapping[str, int]) -> CallSpec:
-    leaves = []
-    for leaf in spec.leaves:
-        if isinstance(leaf, TensorSpec):
-            sizes = (replace(s, max=limits[s.name]) if isinstance(s, BatchDim) else s for s in leaf.shape)
-            leaf = replace(leaf, shape=tuple(sizes))
-        leaves.append(leaf)
-    return CallSpec(spec.structure, tuple(leaves))
+    def reach(leaf: Leaf) -> Leaf:
+        if not isinstance(leaf, TensorSpec):
+            return leaf
+        sizes = (replace(s, max=limits[s.name]) if isinstance(s, BatchDim) else s for s in leaf.shape)
+        return replace(leaf, shape=tuple(sizes))
+
+    return CallSpec(spec.structure, tuple(reach(leaf) for leaf in spec.leaves))
 
 
 def _resize(spec: TensorSpec, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:

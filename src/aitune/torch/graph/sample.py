@@ -15,7 +15,7 @@ __all__ = ["Sample", "cloned"]
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs of one call in canonical form, owned by aitune and never handed out without a copy.
+    """Inputs of one call as it was written, owned by aitune and never handed out without a copy.
 
     Attributes:
         args: Positional arguments.

@@ -7,9 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CallSignature"]
+__all__ = ["CallForm", "CallSignature"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a call was written. Forms of one call mean the same, but a decorator around a forward may not take every one.
+
+    Attributes:
+        positional: How many arguments were positional.
+        keywords: Names of the others.
+    """
+
+    positional: int
+    keywords: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,21 +59,33 @@ class CallSignature:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def call(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the positional and keyword arguments that :meth:`bind` came from, in canonical form."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+    def call(
+        self, arguments: Mapping[str, Any], form: CallForm | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return positional and keyword arguments of a call.
+
+        Args:
+            arguments: As :meth:`bind` returns them.
+            form: How to write it; what the form leaves out takes its default. None writes everything, positional where
+                possible.
+        """
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
         for parameter in self.parameters:
             value = arguments[parameter.name]
             if parameter.kind in _POSITIONAL:
-                args.append(value)
+                positional.append(value)
+                keywords[parameter.name] = value
             elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                args.extend(value)
+                positional.extend(value)
             elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-                kwargs[parameter.name] = value
+                keywords[parameter.name] = value
             else:
-                kwargs.update(value)
-        return tuple(args), kwargs
+                keywords.update(value)
+        if form is None:
+            named = {p.name for p in self.parameters if p.kind in _POSITIONAL}
+            return tuple(positional), {name: value for name, value in keywords.items() if name not in named}
+        return tuple(positional[: form.positional]), {name: keywords[name] for name in form.keywords}
 
     @property
     def var_keyword(self) -> str | None:

@@ -12,9 +12,21 @@ import torch
 from aitune.torch.graph.dims import DynamicDim, Size
 from aitune.torch.graph.tree import Path, Structure, path_text
 
-__all__ = ["CallSpec", "Constant", "Opaque", "TensorSpec", "constant_or_opaque", "is_tensor", "same_constant"]
+__all__ = ["CallSpec", "Constant", "Leaf", "Opaque", "TensorSpec", "constant_or_opaque", "is_tensor", "same_constant"]
 
-_CONSTANT_TYPES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANT_TYPES = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,7 @@ class TensorSpec:
 
     def accepts(self, value: Any) -> bool:
         """Whether rank, dtype, device and every size on its own fit; equality between axes is the graph's to judge."""
-        return (
+        return bool(
             is_tensor(value)
             and value.dtype is self.dtype
             and value.device == self.device
@@ -79,6 +91,10 @@ class Opaque:
         return False
 
 
+Leaf = TensorSpec | Constant | Opaque
+"""One leaf of a call."""
+
+
 @dataclass(frozen=True)
 class CallSpec:
     """The inputs or the outputs of a graph.
@@ -89,7 +105,7 @@ class CallSpec:
     """
 
     structure: Structure
-    leaves: tuple[TensorSpec | Constant | Opaque, ...]
+    leaves: tuple[Leaf, ...]
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -130,7 +146,7 @@ def same_constant(first: Any, second: Any) -> bool:
     if type(first) is not type(second):
         return False
     if isinstance(first, float):
-        return first.hex() == second.hex()  # also tells 0.0 from -0.0, and NaN equals NaN
+        return bool(first.hex() == second.hex())  # also tells 0.0 from -0.0, and NaN equals NaN
     return bool(first == second)
 
 

@@ -1,7 +1,8 @@
 """Nested values as leaves and structure, on top of ``torch.utils._pytree``.
 
-Types that are registered there (tuples, lists, dicts, NamedTuples, ``ModelOutput``, ...) are taken apart by it. Dataclasses
-and other mappings are taken apart here without being registered, since registration would change the process for everybody.
+Types that are registered there (tuples, lists, dicts, NamedTuples, ``ModelOutput``, ...) are taken apart by it.
+Dataclasses and other mappings are taken apart here without being registered, since registration would change the
+process for everybody.
 """
 
 from __future__ import annotations
@@ -136,7 +137,9 @@ def _registered_keys(value: Any, node: Any, count: int) -> tuple[Any, ...]:
         return tuple(value._fields)
     if node.flatten_with_keys_fn is not None and not isinstance(value, (tuple, list)):
         keyed, _ = node.flatten_with_keys_fn(value)
-        return tuple(getattr(key, "key", getattr(key, "name", getattr(key, "idx", i))) for i, (key, _) in enumerate(keyed))
+        return tuple(
+            getattr(key, "key", getattr(key, "name", getattr(key, "idx", i))) for i, (key, _) in enumerate(keyed)
+        )
     return tuple(range(count))
 
 
@@ -151,12 +154,14 @@ def _hashable(context: Any) -> Hashable:
 def _assemble(node: Structure, children: list[Any]) -> Any:
     kind = node.kind
     assert kind is not None
-    registered = kind if kind in pytree.SUPPORTED_NODES else namedtuple if hasattr(kind, "_fields") else None
+    registered: Any = kind if kind in pytree.SUPPORTED_NODES else namedtuple if hasattr(kind, "_fields") else None
     if registered is not None:
         return pytree.SUPPORTED_NODES[registered].unflatten_fn(children, node.context)
     if dataclasses.is_dataclass(kind):
-        value = object.__new__(kind)  # not through __init__: fields may be init=False, and __post_init__ may have effects
+        value = object.__new__(
+            kind
+        )  # not through __init__: fields may be init=False, and __post_init__ may have effects
         for key, child in zip(node.keys, children, strict=True):
             object.__setattr__(value, key, child)
         return value
-    return kind(zip(node.keys, children, strict=True))  # type: ignore[call-arg]
+    return kind(zip(node.keys, children, strict=True))

@@ -53,9 +53,7 @@ def median_interval(ratios: Sequence[float], confidence: float) -> MedianInterva
     rank, error = _rank(count, 1 - confidence)
     if rank == 0:
         return MedianInterval(low=0.0, median=median, high=math.inf, confidence=1.0)
-    return MedianInterval(
-        low=ordered[rank - 1], median=median, high=ordered[count - rank], confidence=1 - error
-    )
+    return MedianInterval(low=ordered[rank - 1], median=median, high=ordered[count - rank], confidence=1 - error)
 
 
 def fewest_values(confidence: float) -> int:

@@ -13,13 +13,12 @@ __all__ = ["Looks"]
 class Looks:
     """A fixed schedule of looks that share one error probability.
 
-    Stopping at the first look whose interval is on one side of the threshold would claim gains that are not
-    there if each look used the full error: with enough looks one of them errs. So the error is spent: after
-    look j of J no more than ``j / J`` of it is gone (the alpha spending of Lan and DeMets, Biometrika 70,
-    1983, with a linear spending function). What a look spends is added up as if looks erred independently of
-    each other (Bonferroni's inequality), which holds whatever the correlation. A comparison that runs out of
-    time spends what is left on its last look; it ends by the clock and not by what the ratios say, so the sum
-    still bounds the error.
+    Stopping at the first look whose interval is on one side of the threshold would claim gains that are not there
+    if each look used the full error: with enough looks one of them errs. So the error is spent: after look j of J
+    no more than ``j / J`` of it is gone (the alpha spending of Lan and DeMets, Biometrika 70, 1983, with a linear
+    spending function). The errors of the looks are added up (Bonferroni's inequality), which bounds them together
+    whatever their correlation. A comparison that runs out of time spends what is left on its last look; it ends by
+    the clock and not by what the ratios say, so the sum still bounds the error.
 
     Attributes:
         blocks: Number of pairs of blocks at each look, growing by doubling: far fewer looks than pairs, at

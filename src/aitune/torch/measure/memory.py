@@ -137,9 +137,7 @@ def _left_in_control_group(
             folder = root / line[3:].strip().lstrip("/")
     levels = [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
     left = [_left(level, "memory.max", "memory.current", "inactive_file") for level in levels]
-    left.append(
-        _left(root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    )
+    left.append(_left(root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))
     known = [value for value in left if value is not None]
     return min(known) if known else None
 
@@ -148,9 +146,7 @@ def _left(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> in
     try:
         limit = int((folder / limit_name).read_text())
         used = int((folder / usage_name).read_text())
-        statistics = dict(
-            line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines()
-        )
+        statistics = dict(line.split(maxsplit=1) for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no such file, or "max": no limit at this level
         return None
     # Cached file pages count as used, but the kernel drops them before it refuses memory.

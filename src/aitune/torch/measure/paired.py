@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from aitune.torch.measure.block import plan_sides
+from aitune.torch.measure.block import seconds_per_call
 from aitune.torch.measure.interval import fewest_values
 from aitune.torch.measure.paired_timing import PairedTiming
 from aitune.torch.measure.profiling_config import DEFAULT_MIN_GAIN, ProfilingConfig
-from aitune.torch.measure.race import Race
+from aitune.torch.measure.race import Race, Times
 from aitune.torch.measure.stopwatch import Stopwatch
 
 __all__ = ["compare"]
@@ -58,12 +58,14 @@ def compare(
     stopwatch = stopwatch or Stopwatch()
     config = config or ProfilingConfig()
     start = stopwatch.read()
-    ours, theirs = plan_sides(candidate, baseline, stopwatch, config)
-    finding = Race(ours, theirs, stopwatch, config, observe, end=start + config.max_seconds).run(1 + min_gain)
+    rough = Times(*(seconds_per_call(call, stopwatch, config) for call in (candidate, baseline)))
+    race = Race(candidate, baseline, stopwatch, config, observe, end=start + config.max_seconds)
+    finding = race.run(rough, 1 + min_gain)
+    times = finding.times or (rough,)
     count = len(finding.times)
     undecided = finding.outcome == "undecided"
     fewest = fewest_values(config.confidence)
-    spread = _spread([times.ratio for times in finding.times])
+    spread = _spread([pair.ratio for pair in times])
     return PairedTiming(
         speedup=finding.interval.median,
         low=finding.interval.low,
@@ -72,8 +74,8 @@ def compare(
         basis=finding.basis,
         blocks=count,
         fewest_blocks=fewest,
-        candidate_seconds=statistics.median([times.candidate for times in finding.times] or [ours.seconds]),
-        baseline_seconds=statistics.median([times.baseline for times in finding.times] or [theirs.seconds]),
+        candidate_seconds=statistics.median(pair.candidate for pair in times),
+        baseline_seconds=statistics.median(pair.baseline for pair in times),
         outcome=finding.outcome,
         min_gain=min_gain,
         spread=spread,

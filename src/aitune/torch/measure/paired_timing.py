@@ -63,7 +63,7 @@ class PairedTiming:
             return f"undecided: time for {self.blocks} pairs of blocks only, {self.fewest_blocks} are needed"
         figures = (
             f"{self.speedup:.3g} times the baseline's speed in {self.basis},"
-            f" {self.confidence:.4g} confidence interval {self.low:.3g} to {self.high:.3g}"
+            f" {100 * self.confidence:.4g}% confidence interval {self.low:.3g} to {self.high:.3g}"
             f" from {self.blocks} pairs of blocks"
         )
         if self.outcome == "faster":

@@ -7,21 +7,21 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aitune.torch.measure.block import Side
+from aitune.torch.measure.block import BlockPlan, run_block
 from aitune.torch.measure.interval import MedianInterval, median_interval
 from aitune.torch.measure.looks import Looks
 from aitune.torch.measure.paired_timing import Basis, Outcome
 from aitune.torch.measure.profiling_config import ProfilingConfig
 from aitune.torch.measure.stopwatch import Stopwatch
 
-__all__ = ["Finding", "Race", "Times"]
+__all__ = ["Finding", "Pair", "Race", "Times"]
 
 _TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one call of each side, from neighbouring blocks."""
+    """Seconds of one call of each side."""
 
     candidate: float
     baseline: float
@@ -30,6 +30,21 @@ class Times:
     def ratio(self) -> float:
         """Baseline over candidate; 1 if the clock saw neither of them take time."""
         return max(self.baseline, _TINY) / max(self.candidate, _TINY)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What two neighbouring blocks, one of each side, showed.
+
+    Attributes:
+        typical: From the median of each block.
+        mean: From the mean of each block.
+        least: The least time of each side so far, this pair included.
+    """
+
+    typical: Times
+    mean: Times
+    least: Times
 
 
 @dataclass(frozen=True)
@@ -54,33 +69,43 @@ class Race:
     """A comparison that is set up: what it runs, by which rules, and until when.
 
     Attributes:
-        candidate: The side that wants to be faster.
-        baseline: The side that it is held against.
+        candidate: Does one pass of the workload; it wants to be faster.
+        baseline: Does the same pass; it is what the candidate is held against.
         stopwatch: Measures both.
         config: Rules of the comparison.
         observe: Gets outputs of the candidate; None lets them go.
         end: Time on the stopwatch's clock by which the last pair is to be done.
     """
 
-    candidate: Side
-    baseline: Side
+    candidate: Callable[[], object]
+    baseline: Callable[[], object]
     stopwatch: Stopwatch
     config: ProfilingConfig
     observe: Callable[[object], None] | None
     end: float
 
-    def run(self, threshold: float) -> Finding:
-        """Measure pairs until a look decides whether the ratio reaches the threshold, or nothing is left."""
+    def run(self, rough: Times, threshold: float) -> Finding:
+        """Measure pairs until a look decides whether the ratio reaches the threshold, or nothing is left.
+
+        Both blocks of a pair have one plan, made for the slower side: with unlike numbers of calls, stalls
+        would hit the blocks of one side more often, and two equal sides would no longer look equal. The plan
+        follows the least times seen so far, since on a busy machine a first estimate can be wrong many times
+        over.
+
+        Args:
+            rough: First estimate of a call's time.
+            threshold: Ratio to reach.
+        """
         looks = Looks.of(self.config)
         coin = random.Random(self.config.seed)
-        rough = Times(self.candidate.seconds, self.baseline.seconds).ratio
-        finding = Finding((), "typical calls", MedianInterval(0.0, rough, math.inf, 1.0), "undecided")
-        pairs: list[tuple[Times, Times]] = []
+        finding = Finding((), "typical calls", MedianInterval(0.0, rough.ratio, math.inf, 1.0), "undecided")
+        pairs: list[Pair] = []
         spent = 0.0
         start = self.stopwatch.clock.now()
         for look, target in enumerate(looks.blocks):
-            while len(pairs) < target and self._has_time(start, len(pairs)):
-                pairs.append(self._run_pair(candidate_first=coin.random() < 0.5))
+            while len(pairs) < target and self._has_time(start, len(pairs), rough):
+                pairs.append(self._run_pair(rough, candidate_first=coin.random() < 0.5))
+                rough = pairs[-1].least
             last = len(pairs) < target or target == looks.blocks[-1]
             if pairs:
                 finding = _find(pairs, looks.confidence(look, spent, last=last), threshold)
@@ -89,41 +114,48 @@ class Race:
                 break
         return finding
 
-    def _has_time(self, start: float, done: int) -> bool:
+    def _has_time(self, start: float, done: int, rough: Times) -> bool:
         """Whether one more pair is expected to end in time; a pair is never broken off."""
         now = self.stopwatch.clock.now()
-        planned = 2 * self.config.idle_seconds + self.candidate.block_seconds + self.baseline.block_seconds
+        calls = self._plan(rough).calls
+        planned = 2 * self.config.idle_seconds + calls * (rough.candidate + rough.baseline)
         measured = (now - start) / done if done else 0.0
         return now + max(planned, measured) <= self.end
 
-    def _run_pair(self, *, candidate_first: bool) -> tuple[Times, Times]:
-        """Run a block of each side; returns the times of typical calls and of all calls."""
+    def _plan(self, rough: Times) -> BlockPlan:
+        return BlockPlan.for_calls_of(max(rough.candidate, rough.baseline), self.config)
+
+    def _run_pair(self, rough: Times, *, candidate_first: bool) -> Pair:
+        plan = self._plan(rough)
         order = (self.candidate, self.baseline) if candidate_first else (self.baseline, self.candidate)
-        blocks = [side.run_block(self.stopwatch, self.config.idle_seconds) for side in order]
+        blocks = [run_block(call, plan, self.stopwatch, self.config.idle_seconds) for call in order]
         ours, theirs = blocks if candidate_first else reversed(blocks)
         if self.observe is not None:
             # After both blocks: between them it would disturb the second one, whichever side that is.
             for output in ours.outputs:
                 self.observe(output)
-        return Times(ours.typical, theirs.typical), Times(ours.mean, theirs.mean)
+        return Pair(
+            typical=Times(ours.typical, theirs.typical),
+            mean=Times(ours.mean, theirs.mean),
+            least=Times(min(ours.least, rough.candidate), min(theirs.least, rough.baseline)),
+        )
 
 
-def _find(pairs: Sequence[tuple[Times, Times]], confidence: float, threshold: float) -> Finding:
+def _find(pairs: Sequence[Pair], confidence: float, threshold: float) -> Finding:
     """Judge by typical calls; where they claim a gain that all calls together contradict, by all calls."""
-    typical, mean = zip(*pairs, strict=True)
-    finding = _judge(typical, "typical calls", confidence, threshold)
+    finding = _judge([pair.typical for pair in pairs], "typical calls", confidence, threshold)
     if finding.outcome == "faster":
-        veto = _judge(mean, "all calls", confidence, threshold)
+        veto = _judge([pair.mean for pair in pairs], "all calls", confidence, threshold)
         if veto.outcome == "not_faster":
             return veto
     return finding
 
 
-def _judge(times: tuple[Times, ...], basis: Basis, confidence: float, threshold: float) -> Finding:
+def _judge(times: Sequence[Times], basis: Basis, confidence: float, threshold: float) -> Finding:
     interval = median_interval([pair.ratio for pair in times], confidence)
     outcome: Outcome = "undecided"
     if interval.low >= threshold:
         outcome = "faster"
     elif interval.high < threshold:
         outcome = "not_faster"
-    return Finding(times, basis, interval, outcome)
+    return Finding(tuple(times), basis, interval, outcome)

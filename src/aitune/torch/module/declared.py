@@ -10,7 +10,7 @@ from aitune.exceptions import AITuneUserInputError
 from aitune.torch.graph.dims import DynamicDim, Size
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
-from aitune.torch.graph.spec import CallSpec, TensorSpec
+from aitune.torch.graph.spec import CallSpec, Leaf, TensorSpec
 from aitune.torch.graph.tree import Path, path_text
 
 __all__ = ["DynamicShapes", "apply_declared", "validated"]
@@ -32,21 +32,27 @@ def validated(module: str, declared: Any) -> dict[Path, tuple[Size, ...]]:
     if declared is None:
         return {}
     if not isinstance(declared, Mapping):
-        raise AITuneUserInputError(f"{module}: dynamic_shapes must map parameter names or paths to sizes, not {declared!r}")
+        raise AITuneUserInputError(
+            f"{module}: dynamic_shapes must map parameter names or paths to sizes, not {declared!r}"
+        )
     shapes: dict[Path, tuple[Size, ...]] = {}
     dims: dict[str, DynamicDim] = {}
     for key, sizes in declared.items():
         path: Path = key if isinstance(key, tuple) else (key,)
         if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Sequence):
-            raise AITuneUserInputError(f"{module}: dynamic_shapes[{key!r}] must be a tuple with one size per axis, not {sizes!r}")
+            raise AITuneUserInputError(
+                f"{module}: dynamic_shapes[{key!r}] must be a tuple with one size per axis, not {sizes!r}"
+            )
         for axis, size in enumerate(sizes):
             if isinstance(size, bool) or not isinstance(size, (int, DynamicDim)):
                 raise AITuneUserInputError(
-                    f"{module}: axis {axis} of {path_text(path)} must be a number, a DynamicDim or a BatchDim, not {size!r}"
+                    f"{module}: axis {axis} of {path_text(path)} must be a number, a DynamicDim or a BatchDim,"
+                    f" not {size!r}"
                 )
             if isinstance(size, DynamicDim) and dims.setdefault(size.name, size) != size:
                 raise AITuneUserInputError(
-                    f"{module}: dimension {size.name!r} is declared twice with different ranges: {dims[size.name]} and {size}"
+                    f"{module}: dimension {size.name!r} is declared twice with different ranges:"
+                    f" {dims[size.name]} and {size}"
                 )
         shapes[path] = tuple(sizes)
     return shapes
@@ -67,16 +73,17 @@ def apply_declared(
         return graph
     declared = {_resolved(module, graph, path): sizes for path, sizes in declared.items()}
     renamed: dict[str, Size] = {}
-    leaves = []
+    leaves: list[Leaf] = []
     for leaf in graph.inputs.leaves:
-        if isinstance(leaf, TensorSpec) and leaf.path in declared:
-            sizes = declared[leaf.path]
-            _check_rank(module, leaf, sizes)
-            for old, new in zip(leaf.shape, sizes, strict=True):
-                if isinstance(old, DynamicDim):
-                    renamed.setdefault(old.name, new)
-            leaf = replace(leaf, shape=sizes)
-        leaves.append(leaf)
+        if not isinstance(leaf, TensorSpec) or leaf.path not in declared:
+            leaves.append(leaf)
+            continue
+        sizes = declared[leaf.path]
+        _check_rank(module, leaf, sizes)
+        for old, new in zip(leaf.shape, sizes, strict=True):
+            if isinstance(old, DynamicDim):
+                renamed.setdefault(old.name, new)
+        leaves.append(replace(leaf, shape=sizes))
     inputs = CallSpec(graph.inputs.structure, tuple(leaves))
     outputs = CallSpec(graph.outputs.structure, tuple(_renamed(leaf, renamed) for leaf in graph.outputs.leaves))
     result = replace(graph, inputs=inputs, outputs=outputs)
@@ -101,7 +108,8 @@ def _resolved(module: str, graph: GraphSpec, path: Path) -> Path:
 def _check_rank(module: str, leaf: TensorSpec, sizes: tuple[Size, ...]) -> None:
     if len(sizes) != len(leaf.shape):
         raise AITuneUserInputError(
-            f"{module}: dynamic_shapes gives {len(sizes)} sizes for {path_text(leaf.path)}, which has {len(leaf.shape)} axes"
+            f"{module}: dynamic_shapes gives {len(sizes)} sizes for {path_text(leaf.path)},"
+            f" which has {len(leaf.shape)} axes"
         )
 
 
@@ -129,5 +137,3 @@ def _renamed(leaf: Any, names: Mapping[str, Size]) -> Any:
         return leaf
     shape = tuple(names.get(size.name, size) if isinstance(size, DynamicDim) else size for size in leaf.shape)
     return replace(leaf, shape=shape)
-
-

@@ -158,7 +158,9 @@ class Dispatcher:
         training = {route.graph.training for route in routes}
         checks = [
             compile_route(
-                self._slot.module, [route for route in routes if route.graph.training is flag], self._hooks_seen
+                self._slot.module,
+                [route for route in routes if route.graph.training is flag],
+                self._hooks_seen,
             )
             for flag in sorted(training)
         ]

@@ -6,7 +6,7 @@ import contextlib
 import enum
 import functools
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +16,18 @@ from aitune.exceptions import AITuneError, AITuneUserInputError
 from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.signature import CallSignature
-from aitune.torch.module import registry
 from aitune.torch.module.declared import DynamicShapes, validated
 from aitune.torch.module.dispatch import Dispatcher
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
+from aitune.torch.module.registry import Registry
 from aitune.torch.module.slot import Slot, current
 from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device, tune_module
 from aitune.torch.report import ModuleResult
 from aitune.torch.tune_strategy import TuneStrategy
 
-__all__ = ["Handle", "ModuleState"]
+__all__ = ["Handle", "ModuleState", "find_handle", "handles"]
 
 
 class ModuleState(enum.Enum):
@@ -53,7 +53,8 @@ class Handle:
         dynamic_shapes: Declared sizes, see :data:`~aitune.torch.module.declared.DynamicShapes`.
 
     Raises:
-        AITuneUserInputError: If ``module`` is no module, both kinds of strategy are given, or something has a wrong type.
+        AITuneUserInputError: If ``module`` is no module, both kinds of strategy are given, or something is of a
+            wrong type.
     """
 
     def __init__(
@@ -70,19 +71,19 @@ class Handle:
             raise AITuneUserInputError(f"name must be a string that is not empty, not {name!r}")
         self._plan = Plan.checked(strategy, strategies)
         wanted = name or f"{type(module).__module__}.{type(module).__qualname__}"
-        earlier = registry.find(module)
+        earlier = _registry.find(module)
         before = current(module)
         if earlier is not None:
             earlier.untune()  # an already wrapped module is taken over with the new settings
             before = earlier._before
-        self.name = registry.unique_name(wanted, module)
+        self.name = _registry.unique_name(wanted, module)
+        self._before: Callable[..., Any] | None = before
         self._declared = validated(self.name, dynamic_shapes)
         self._module = weakref.ref(module)
-        self._before = before
         self._recording: Recording | None = None
         self._state = ModuleState.INIT
         self._result: ModuleResult | None = None
-        registry.register(module, self)
+        _registry.register(module, self)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -175,9 +176,7 @@ class Handle:
         self._slot().remove()
         self._state = ModuleState.PASSTHROUGH
 
-    def tune(
-        self, device: Any = None, strategy: TuneStrategy | None = None, dry_run: bool = False
-    ) -> ModuleResult:
+    def tune(self, device: Any = None, strategy: TuneStrategy | None = None, dry_run: bool = False) -> ModuleResult:
         """Tune the module on its recorded calls.
 
         Args:
@@ -218,7 +217,8 @@ class Handle:
         recording = recording or self._recording
         if recording is None or not recording.calls:
             raise AITuneUserInputError(
-                f"{self.name}: no call was recorded; pass a dataset to ait.tune, or call enable_recording() and then the module"
+                f"{self.name}: no call was recorded; pass a dataset to ait.tune, or call enable_recording() and then"
+                " the module"
             )
         plan = plan or self._plan
         slot = self._slot()
@@ -338,3 +338,16 @@ class Handle:
         """Return what a copy of the handle is made with."""
         shapes: dict[Any, Sequence[Any]] = dict(self._declared)
         return {"name": self.name, **self._plan.arguments(), "dynamic_shapes": shapes or None}
+
+
+_registry: Registry[Handle] = Registry()
+
+
+def find_handle(module: torch.nn.Module) -> Handle | None:
+    """Return the handle of a module, None if it was not wrapped."""
+    return _registry.find(module)
+
+
+def handles() -> tuple[Handle, ...]:
+    """Return the handles of all living modules, in the order in which they were wrapped."""
+    return _registry.handles()

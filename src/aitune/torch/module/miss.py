@@ -12,7 +12,7 @@ from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import TensorSpec, is_tensor
 from aitune.torch.graph.tree import path_text
-from aitune.torch.module.route import HOOKS, Route, plain_context
+from aitune.torch.module.route import HOOKS, Route, global_hooks, plain_context
 
 __all__ = ["Miss", "find_route", "has_hooks"]
 
@@ -30,9 +30,7 @@ class Miss:
     detail: str = ""
 
 
-def find_route(
-    module: torch.nn.Module, routes: Sequence[Route], args: Any, kwargs: Mapping[str, Any]
-) -> Route | Miss:
+def find_route(module: torch.nn.Module, routes: Sequence[Route], args: Any, kwargs: Mapping[str, Any]) -> Route | Miss:
     """Decide as the generated check does, with a reason.
 
     Returns:
@@ -56,7 +54,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(child.__dict__[name] for child in module.modules() for name in HOOKS)
 
 
-def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | None:
+def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | None:  # noqa: PLR0911 - a table of reasons
     if not routes:
         return Miss("no engine")
     training = routes[0].graph.training
@@ -64,7 +62,7 @@ def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | Non
         return Miss("training flag", f"it was tuned with training={training}")
     if module.__dict__.get("forward") is not routes[0].forward:
         return Miss("forward replaced", "another forward was set on the instance")
-    if has_hooks(module) or torch.nn.modules.module._has_any_global_hook():
+    if has_hooks(module) or any(global_hooks()):
         return Miss("hooks", "hooks are registered on it, on a module below, or globally")
     for reason, holds in plain_context(training):
         if not holds():
@@ -87,17 +85,16 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
     if leaves is None:
         return 1, Miss("structure", "the arguments are nested in a way that was not recorded")
     for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True):
-        if not isinstance(spec, TensorSpec):
-            if not spec.accepts(leaf):
-                return 2, Miss("value", f"{path_text(spec.path)} has a value that was not recorded")
-            continue
-        miss = _tensor_miss(spec, leaf)
-        if miss is not None:
-            return miss
+        if isinstance(spec, TensorSpec):
+            miss = _tensor_miss(spec, leaf)
+            if miss is not None:
+                return miss
+        elif not spec.accepts(leaf):
+            return 2, Miss("value", f"{path_text(spec.path)} has a value that was not recorded")
     return next(_range_misses(graph, graph.inputs.select_tensors(leaves)), None)
 
 
-def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:
+def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
     name = path_text(spec.path)
     if not is_tensor(leaf) or leaf.layout is not torch.strided:
         return 3, Miss("type", f"{name} is a {type(leaf).__name__}")

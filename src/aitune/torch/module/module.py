@@ -9,16 +9,15 @@ import torch
 import wrapt
 
 from aitune.exceptions import AITuneUserInputError
-from aitune.torch.module import registry
 from aitune.torch.module.declared import DynamicShapes
-from aitune.torch.module.handle import Handle
+from aitune.torch.module.handle import Handle, find_handle
 from aitune.torch.module.plan import Strategies
 from aitune.torch.tune_strategy import TuneStrategy
 
 __all__ = ["Module", "handle"]
 
 
-class Module(wrapt.CallableObjectProxy):  # type: ignore[misc]
+class Module(wrapt.CallableObjectProxy[Any]):
     """Stand-in for a module: behaves as the module, and can be tuned.
 
     It is an instance of the module's class, has its attributes, parameters and methods, and can be a child of other
@@ -55,7 +54,7 @@ class Module(wrapt.CallableObjectProxy):  # type: ignore[misc]
         try:
             return getattr(self.__wrapped__, name)
         except AttributeError:
-            if name.startswith("_") or not hasattr(Handle, name) and name not in ("name",):
+            if name.startswith("_") or (not hasattr(Handle, name) and name not in ("name",)):
                 raise
             return getattr(self._self_handle, name)
 
@@ -78,6 +77,7 @@ class Module(wrapt.CallableObjectProxy):  # type: ignore[misc]
         return _again, (self.__wrapped__, dict(self._self_handle.settings()))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Reduce alike under every protocol."""
         return self.__reduce__()
 
 
@@ -92,7 +92,7 @@ def handle(module: Any) -> Handle:
     """
     if isinstance(module, Handle):
         return module
-    found = registry.find(unwrapped(module)) if isinstance(module, torch.nn.Module) else None
+    found = find_handle(unwrapped(module)) if isinstance(module, torch.nn.Module) else None
     if found is None:
         raise AITuneUserInputError(f"{type(module).__name__} is not wrapped; ait.Module(module) does that")
     return found

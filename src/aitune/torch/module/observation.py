@@ -12,14 +12,13 @@ import torch
 from aitune.torch.graph.dims import Size, infer_dims
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
-from aitune.torch.graph.signature import CallSignature
+from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.graph.spec import (
     CallSpec,
-    Constant,
+    Leaf,
     Opaque,
     TensorSpec,
     constant_or_opaque,
-    same_constant,
 )
 from aitune.torch.graph.tree import Structure, flatten
 
@@ -41,15 +40,13 @@ class Layout:
     """
 
     structure: Structure
-    leaves: tuple[TensorSpec | Constant | Opaque, ...]
+    leaves: tuple[Leaf, ...]
 
     @classmethod
     def of(cls, value: Any) -> Layout:
         """Describe a nested value."""
         leaves, structure = flatten(value)
-        return cls(
-            structure, tuple(_leaf(path, leaf) for path, leaf in zip(structure.paths(), leaves, strict=True))
-        )
+        return cls(structure, tuple(_leaf(path, leaf) for path, leaf in zip(structure.paths(), leaves, strict=True)))
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
@@ -73,9 +70,7 @@ class Layout:
         """Return the spec with dimensions in place of this call's sizes."""
         supply = iter(shapes)
         leaves = tuple(
-            TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device)
-            if isinstance(leaf, TensorSpec)
-            else leaf
+            TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device) if isinstance(leaf, TensorSpec) else leaf
             for leaf in self.leaves
         )
         return CallSpec(self.structure, leaves)
@@ -87,12 +82,14 @@ class Observation:
     Args:
         inputs: Layout of the first call.
         training: The module's training flag in that call.
+        form: How that call was written.
         capacity: How many samples to keep.
     """
 
-    def __init__(self, inputs: Layout, training: bool, capacity: int) -> None:
+    def __init__(self, inputs: Layout, training: bool, form: CallForm, capacity: int) -> None:
         self.inputs = inputs
         self.training = training
+        self.form = form
         self.calls = 0
         self.outputs: Layout | None = None
         self.unstable: str | None = None
@@ -142,6 +139,7 @@ class Observation:
             inputs=self.inputs.spec(sizes[:split]),
             outputs=self.outputs.spec(sizes[split:]),
             training=self.training,
+            form=self.form,
         )
 
     def _keep(self, sample: Sample, shapes: Shapes) -> None:
@@ -159,7 +157,7 @@ class Observation:
         if any(shapes == kept for _, kept, _ in self._samples):
             return None
         entries = sorted([(entry[0], i) for i, entry in enumerate(self._samples)] + [(volume, -1)])
-        known = {}
+        known: dict[Shapes, int] = {}
         for i, entry in enumerate(self._samples):
             known.setdefault(entry[1], i)
         duplicates = [i for i, entry in enumerate(self._samples) if known[entry[1]] != i]
@@ -172,13 +170,13 @@ class Observation:
         return None if victim == -1 else victim
 
 
-def _leaf(path: tuple[Any, ...], value: Any) -> TensorSpec | Constant | Opaque:
+def _leaf(path: tuple[Any, ...], value: Any) -> Leaf:
     if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
         return TensorSpec(path, tuple(value.shape), value.dtype, value.device)
     return constant_or_opaque(path, value)
 
 
-def _mark(leaf: TensorSpec | Constant | Opaque, constants: bool) -> Hashable:
+def _mark(leaf: Leaf, constants: bool) -> Hashable:
     if isinstance(leaf, TensorSpec):
         return len(leaf.shape), leaf.dtype, leaf.device
     if isinstance(leaf, Opaque):
@@ -199,8 +197,6 @@ def _difference(first: Layout, other: Layout) -> str | None:
         if isinstance(one, TensorSpec) and isinstance(two, TensorSpec):
             if (len(one.shape), one.dtype, one.device) != (len(two.shape), two.dtype, two.device):
                 return f"output {one} becomes {two} from call to call"
-        elif type(one) is not type(two) or (
-            isinstance(one, Constant) and not same_constant(one.value, two.value)
-        ):  # type: ignore[union-attr]
+        elif isinstance(one, TensorSpec) or isinstance(two, TensorSpec) or not one.accepts(two.value):
             return f"its output holds a value that is no tensor and changes from call to call ({two})"
     return None

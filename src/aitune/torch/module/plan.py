@@ -139,7 +139,9 @@ def _problem(graph: GraphSpec, seen: Observation) -> str | None:
 def _moved(entry: Entry, device: torch.device) -> Entry:
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    graph = replace(entry.graph, inputs=_placed(entry.graph.inputs, device), outputs=_placed(entry.graph.outputs, device))
+    graph = replace(
+        entry.graph, inputs=_placed(entry.graph.inputs, device), outputs=_placed(entry.graph.outputs, device)
+    )
     return Entry(graph, tuple(_sample_on(sample, device) for sample in entry.samples), entry.problem)
 
 

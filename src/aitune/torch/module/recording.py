@@ -12,14 +12,14 @@ import torch
 
 from aitune.torch.config import config
 from aitune.torch.graph.sample import Sample, cloned
-from aitune.torch.graph.signature import CallSignature
+from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.module.observation import Layout, Observation
 from aitune.torch.module.slot import Slot
 
 __all__ = ["MAX_GRAPHS_PER_STRUCTURE", "Recording", "batch_of"]
 
 MAX_GRAPHS_PER_STRUCTURE = 8
-"""Graphs that differ only in leaves that are no tensors; a scalar that changes at every call must not multiply builds."""
+"""Graphs that differ only in leaves that are no tensors: a scalar that always changes must not multiply builds."""
 
 _batch_size: ContextVar[int | None] = ContextVar("aitune_batch_size", default=None)
 
@@ -73,11 +73,11 @@ class Recording:
         except TypeError:
             return slot.original(*args, **kwargs)  # raises what the user would have seen
         inputs = Layout.of(arguments)
-        seen = self._observation(inputs, slot.module.training)
+        seen = self._observation(inputs, slot.module.training, CallForm(len(args), tuple(kwargs)))
         if seen is None:
             self._skip(f"more than {MAX_GRAPHS_PER_STRUCTURE} values of an argument that is no tensor")
             return slot.original(*args, **kwargs)
-        sample = self._sample(arguments) if seen.wants(inputs.shapes) else None
+        sample = _copy(args, kwargs) if seen.wants(inputs.shapes) else None
         result = slot.original(*args, **kwargs)
         outputs = Layout.of(result)
         with self._lock:
@@ -85,7 +85,7 @@ class Recording:
             seen.add(inputs, outputs, sample, _batch_size.get())
         return result
 
-    def _observation(self, inputs: Layout, training: bool) -> Observation | None:
+    def _observation(self, inputs: Layout, training: bool, form: CallForm) -> Observation | None:
         key = training, inputs.identity(constants=config.strict_mode)
         structure = training, inputs.identity(constants=False)
         with self._lock:
@@ -93,16 +93,17 @@ class Recording:
                 if self._by_structure.get(structure, 0) >= MAX_GRAPHS_PER_STRUCTURE:
                     return None
                 self._by_structure[structure] = self._by_structure.get(structure, 0) + 1
-                self._observations[key] = Observation(inputs, training, config.max_num_samples_stored)
+                self._observations[key] = Observation(inputs, training, form, config.max_num_samples_stored)
             return self._observations[key]
-
-    def _sample(self, arguments: dict[str, Any]) -> Sample:
-        args, kwargs = self.signature.call(cloned(arguments))
-        return Sample(args, kwargs, _batch_size.get())
 
     def _skip(self, reason: str) -> None:
         with self._lock:
             self.not_recorded[reason] = self.not_recorded.get(reason, 0) + 1
+
+
+def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+    own_args, own_kwargs = cloned((args, kwargs))
+    return Sample(own_args, own_kwargs, _batch_size.get())
 
 
 def _not_plain() -> str | None:

@@ -26,7 +26,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "Route", "compile_route", "plain_context"]
+__all__ = ["HOOKS", "Route", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -56,9 +56,7 @@ class Route:
     forward: Any = None
 
 
-def compile_route(
-    module: torch.nn.Module, routes: Sequence[Route], hooks_seen: int | None
-) -> Callable[..., Any]:
+def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: list[int] | None) -> Callable[..., Any]:
     """Generate the check for all routes of a module.
 
     Args:
@@ -81,15 +79,18 @@ def compile_route(
         common.append(f"{handle}.next_id == {names.of(hooks_seen, 'hooks_seen')}[0]")
     watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
     if len(watches) == 1 and all(route.watch is not None for route in routes):
-        common += next(iter(watches.values())).conditions(
-            names
-        )  # one module, one state: look once for all routes
+        common += next(iter(watches.values())).conditions(names)  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
         tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)
+
+
+def global_hooks() -> list[Any]:
+    """Return torch's containers of hooks for every module of the process."""
+    return [getattr(nn_module, name) for name in _GLOBAL_HOOKS]
 
 
 def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
@@ -107,9 +108,7 @@ def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
     if training:
         conditions.append(("gradients enabled while training", lambda: not torch.is_grad_enabled()))
     else:
-        conditions.append(
-            ("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled())
-        )
+        conditions.append(("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled()))
     return conditions
 
 
@@ -119,7 +118,7 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     tests = [f"{state}['training'] is {training}"]
     tests.append(f"{state}.get('forward') is {names.of(route.forward, 'forward')}")
     tests += [f"not {state}[{hooks!r}]" for hooks in HOOKS]
-    tests += [f"not {names.of(getattr(nn_module, hooks), 'hooks')}" for hooks in _GLOBAL_HOOKS]
+    tests += [f"not {names.of(hooks, 'hooks')}" for hooks in global_hooks()]
     tests.append(f"not {names.of(_autocast_enabled, 'autocast')}()")
     tests.append(f"{names.of(torch._C._functorch.peek_interpreter_stack, 'functorch')}() is None")
     tests.append(f"{names.of(torch._C._get_tracing_state, 'tracing')}() is None")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from aitune.torch.backend import Engine
-from aitune.torch.bench import Bench, Rules, Tools, unusable
+from aitune.torch.bench import Bench, Path, Rules, Tools, unusable
 from aitune.torch.check.check import Check
 from aitune.torch.config import config
 from aitune.torch.events import GraphChosen, GraphStarted, publish
@@ -85,7 +85,10 @@ def tune_module(
     if options.dry_run:
         return ModuleResult(name, kind, tuple(_planned(entry, plan, i, device) for i, entry in enumerate(entries))), ()
     if slot.module.training:
-        _log.warning("%s is in training mode and is tuned as it stands; call .eval() first to tune it for inference", name)
+        _log.warning(
+            "%s is in training mode and is tuned as it stands; call .eval() first to tune it for inference",
+            name,
+        )
     unknown = plan.unknown([entry.graph.name for entry in entries])
     if unknown:
         _log.warning("%s: strategies= names no graph of it: %s", name, ", ".join(map(repr, unknown)))
@@ -177,9 +180,10 @@ class _Tuner:
             seed=self.options.seed,
         )
 
-    def _routed(self, graph: GraphSpec, engine: Engine) -> Callable[..., Any]:
-        """Return the call path that users of a tuned module take, with one engine behind it."""
-        return Dispatcher(self.name, self.slot, [Served(graph, engine, "candidate")]).call
+    def _routed(self, graph: GraphSpec, engine: Engine) -> Path:
+        """Return the path that users of a tuned module take, with one engine behind it."""
+        dispatcher = Dispatcher(self.name, self.slot, [Served(graph, engine, "candidate")])
+        return Path(dispatcher.call, lambda: dispatcher.stats.fallbacks)
 
     def _left_alone(self, graph: GraphSpec) -> Served:
         return Served(graph, _Original(self.slot), ORIGINAL)
@@ -199,7 +203,11 @@ def _planned(entry: Entry, plan: Plan, index: int, device: torch.device) -> Grap
     if entry.problem is not None:
         return _result(entry.graph, notes=(entry.problem,))
     trials = [
-        Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=unusable(backend, device) or "would be tried")
+        Trial(
+            backend=backend.describe(),
+            verdict=Verdict.skipped,
+            reason=unusable(backend, device) or "would be tried",
+        )
         for backend in strategy.candidates(device)
     ]
     return _result(entry.graph, trials=trials, notes=(strategy.describe(),))

@@ -48,10 +48,25 @@ class TuneStrategy(ABC):
         check: Check | None = None,
         time_limit: float | None = None,
     ) -> None:
-        _need(_is_number(min_speedup_ratio) and min_speedup_ratio >= 0, "min_speedup_ratio", "0 or more", min_speedup_ratio)
-        _need(isinstance(profiling_config, (ProfilingConfig, type(None))), "profiling_config", "a ProfilingConfig", profiling_config)
+        _need(
+            _is_number(min_speedup_ratio) and min_speedup_ratio >= 0,
+            "min_speedup_ratio",
+            "0 or more",
+            min_speedup_ratio,
+        )
+        _need(
+            isinstance(profiling_config, (ProfilingConfig, type(None))),
+            "profiling_config",
+            "a ProfilingConfig",
+            profiling_config,
+        )
         _need(isinstance(check, (Check, type(None))), "check", "an ait.Check", check)
-        _need(time_limit is None or (_is_number(time_limit) and time_limit > 0), "time_limit", "seconds above 0", time_limit)
+        _need(
+            time_limit is None or (_is_number(time_limit) and time_limit > 0),
+            "time_limit",
+            "seconds above 0",
+            time_limit,
+        )
         self.min_speedup_ratio = float(min_speedup_ratio)
         self.profiling_config = profiling_config or ProfilingConfig()
         self.check = check
@@ -101,7 +116,7 @@ class TuneStrategy(ABC):
             An accepted trial of this bench, or ``bench.original()`` to leave the graph alone.
         """
 
-    def candidates(self, device: torch.device) -> tuple[Backend, ...]:  # noqa: ARG002
+    def candidates(self, device: torch.device) -> tuple[Backend[Any], ...]:  # noqa: ARG002
         """Return what would be tried on a device, in order; for plans and dry runs."""
         return ()
 
@@ -142,11 +157,11 @@ class ListStrategy(TuneStrategy):
         AITuneUserInputError: If the list is empty or holds something else than backends.
     """
 
-    def __init__(self, backends: Iterable[Backend] | None = None, **options: Any) -> None:
+    def __init__(self, backends: Iterable[Backend[Any]] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.backends = None if backends is None else checked_backends(type(self).__name__, backends)
 
-    def candidates(self, device: torch.device) -> tuple[Backend, ...]:
+    def candidates(self, device: torch.device) -> tuple[Backend[Any], ...]:
         """Return the candidates on a device, in order."""
         return self.backends if self.backends is not None else default_backends(type(self).__name__, device)
 
@@ -154,7 +169,7 @@ class ListStrategy(TuneStrategy):
         return [] if self.backends is None else [f"backends=[{', '.join(one.describe() for one in self.backends)}]"]
 
 
-def checked_backends(owner: str, backends: Any) -> tuple[Backend, ...]:
+def checked_backends(owner: str, backends: Any) -> tuple[Backend[Any], ...]:
     """Return the candidates as a tuple.
 
     Raises:

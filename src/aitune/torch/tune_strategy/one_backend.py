@@ -17,8 +17,10 @@ __all__ = ["OneBackendStrategy"]
 
 
 class OneBackendStrategy(TuneStrategy):
-    """Uses one backend. What it raises while building, or its being wrong, is raised; a correct backend that is not
-    faster leaves the original in place, unless ``enable_performance_validation(False)`` was called.
+    """Uses one backend.
+
+    What it raises while building, or its being wrong, is raised. A correct backend that is not faster leaves the
+    original in place, unless ``enable_performance_validation(False)`` was called.
 
     Args:
         backend: The backend.
@@ -28,11 +30,11 @@ class OneBackendStrategy(TuneStrategy):
         AITuneUserInputError: If ``backend`` is no backend.
     """
 
-    def __init__(self, backend: Backend, **options: Any) -> None:
+    def __init__(self, backend: Backend[Any], **options: Any) -> None:
         super().__init__(**options)
         (self.backend,) = checked_backends("OneBackendStrategy", [backend])
 
-    def candidates(self, device: torch.device) -> tuple[Backend, ...]:  # noqa: ARG002
+    def candidates(self, device: torch.device) -> tuple[Backend[Any], ...]:  # noqa: ARG002
         """Return the one backend."""
         return (self.backend,)
 

@@ -13,9 +13,8 @@ from aitune.exceptions import AITuneUserInputError
 from aitune.torch.dataloader import Batch, explain_rejection
 from aitune.torch.events import Recorded, publish
 from aitune.torch.graph.tree import flatten
-from aitune.torch.module.handle import Handle
+from aitune.torch.module.handle import Handle, handles
 from aitune.torch.module.recording import Recording, batch_of
-from aitune.torch.module.registry import handles
 from aitune.torch.module.tune_module import module_device
 from aitune.torch.tuning.request import Request
 

@@ -26,7 +26,7 @@ from aitune.torch.worker import BuildFolders
 __all__ = ["tune"]
 
 
-def tune(
+def tune(  # noqa: PLR0913 - the documented signature
     func: Any,
     dataset: Any = None,
     batch_sizes: Sequence[int] | None = None,
@@ -45,16 +45,16 @@ def tune(
 ) -> TuneResult:
     """Tune the wrapped modules that a function calls, and no others.
 
-    The function is run on the dataset while the modules record; then each module's strategy tries its backends, and what
-    is right and faster is installed. Finally the whole function is timed, and modules are put back if it got slower. A
-    module that cannot be tuned runs as before.
+    The function is run on the dataset while the modules record; then each module's strategy tries its backends, and
+    what is right and faster is installed. Finally the whole function is timed, and modules are put back if it got
+    slower. A module that cannot be tuned runs as before.
 
     Args:
         func: An ``ait.Module``, or a function that calls wrapped modules. It is called often, with gradients disabled.
-        dataset: What it is called with: a tensor (one sample, without batch axis), a sequence or ``Dataset`` of samples,
-            an iterable of them, a ``DataLoader`` or a :class:`~aitune.torch.dataloader.DataLoaderFactory`. A mapping
-            sample is keyword arguments, a tuple or list positional ones, ``((...), {...})`` both. None uses the calls
-            that the modules recorded before; then ``func`` is a module or an object that holds modules.
+        dataset: What it is called with: a tensor (one sample, without batch axis), a sequence or ``Dataset`` of
+            samples, an iterable of them, a ``DataLoader`` or a :class:`~aitune.torch.dataloader.DataLoaderFactory`.
+            A mapping sample is keyword arguments, a tuple or list positional ones, ``((...), {...})`` both. None uses
+            the calls that the modules recorded before; then ``func`` is a module or an object that holds modules.
         batch_sizes: Sizes to collate samples to; None is ``[1, 2]``. Two sizes are needed to find the batch axis.
         max_num_batches_per_batch_size: Batches of each size that are run; None is at most 32.
         device: Where to move the modules, where they stay; None leaves them. Inputs of a module (not of a function) are
@@ -64,8 +64,8 @@ def tune(
         clear_cache: Remove what earlier tunes left in ``config.cache_dir`` first.
         ignore_failing_modules: Leave a module that fails as it was, log it at ERROR and go on; False raises.
         time_limit: Seconds for everything; then no further candidate is begun and the best so far is used.
-        backend_time_limit: Seconds that one backend may take to build, in place of ``config.backend_time_limit``. Builds
-            in this process cannot be interrupted, so it has no effect on those.
+        backend_time_limit: Seconds that one backend may take to build, in place of ``config.backend_time_limit``.
+            Builds in this process cannot be interrupted, so it has no effect on those.
         progress: True shows progress on stderr, False does not, None does on a terminal; a function gets every event.
         check: How outputs are judged, for modules whose strategy has no ``check`` of its own.
         seed: Seeds inputs that are synthesised; the global random state is as before afterwards.
@@ -75,8 +75,8 @@ def tune(
 
     Raises:
         AITuneUserInputError: If something that was passed cannot be used; a ``ValueError`` that says what would be.
-        Exception: What ``func`` itself raises, as it is; with ``ignore_failing_modules=False`` also what a module's tune
-            raises.
+        Exception: What ``func`` itself raises, as it is; with ``ignore_failing_modules=False`` also what the tune of a
+            module raises.
     """
     folders_cleared = checked_flag("clear_cache", clear_cache)
     request = Request(
@@ -94,9 +94,8 @@ def tune(
     silent = checked_flag("disable_external_logging", disable_external_logging)
     if folders_cleared and not request.dry_run:
         BuildFolders.clear(config.cache_dir)
-    with progress_listener(progress) as listener, external_logging_disabled(silent):
-        with listening(*([] if listener is None else [listener])):
-            result = Run(request).tune()
+    with progress_listener(progress) as listener, external_logging_disabled(silent), listening(listener):
+        result = Run(request).tune()
     if request.dry_run:
         print(result)  # noqa: T201 - printing the plan is what a dry run is for
     elif config.tuning_data_output_path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
@@ -37,7 +38,7 @@ class Executor(ABC):
     """Where builds happen. One build at a time."""
 
     @abstractmethod
-    def build(self, backend: Backend, job: Job) -> Built:
+    def build(self, backend: Backend[Any], job: Job) -> Built:
         """Build ``backend`` for ``job``; a failing builder is an answer, never an exception.
 
         ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
@@ -47,7 +48,7 @@ class Executor(ABC):
 class InProcessExecutor(Executor):
     """Builds in this process, with its global state put back afterwards and the builder's output in the job's log."""
 
-    def build(self, backend: Backend, job: Job) -> Built:
+    def build(self, backend: Backend[Any], job: Job) -> Built:
         """Build here and now; see :meth:`Executor.build`."""
         process = psutil.Process()
         before = process.memory_info().rss

@@ -1,4 +1,4 @@
-"""Where builds put their files: one folder a tune below the cache root, logs kept, engine files gone with the engine."""
+"""Where builds put their files: a folder a tune below the cache root; logs stay, engine files go with the engine."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def process_state_kept(log: Path) -> Iterator[None]:
 
 def _random_state() -> Callable[[], None]:
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def restore() -> None:
         random.setstate(python)
