@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +19,13 @@ from aitune.torch.graph.tree import flatten
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _quiet() -> Iterator[None]:
+    """The same random numbers in every run; one thread, since OpenMP regions stall on busy machines."""
     torch.manual_seed(7)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Net(nn.Module):

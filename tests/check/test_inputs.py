@@ -27,10 +27,10 @@ def test_ends_and_in_between_of_every_dimension(make_graph) -> None:
     graph = make_graph(Attending(), samples)
     probes, notes = synthesised_probes(graph, samples)
     shapes = [tuple(probe.sample.args[0].shape) for probe in probes]
-    assert {(4 + 1, 67 + 2), (8, 8), (1, 128)} <= set(shapes) | {(5, 69)}
+    assert {(8, 8), (1, 128)} <= set(shapes)
     assert any(1 < batch < 8 and 8 < length < 128 for batch, length in shapes)
     assert all(probe.sample.args[2] == 2.0 for probe in probes)
-    assert all(5 <= int(probe.sample.args[0].min()) and int(probe.sample.args[0].max()) < 90 for probe in probes)
+    assert all(int(probe.sample.args[0].min()) >= 5 and int(probe.sample.args[0].max()) < 90 for probe in probes)
     assert notes == []
     assert not any(probe.recorded for probe in probes)
     assert probes[0].label.startswith("batch0=")

@@ -117,7 +117,9 @@ def test_an_output_that_is_all_zeros_must_be_all_zeros(make_subject) -> None:
     module = Of(lambda x: x.clamp(max=-100) * 0).eval()
     subject = make_subject(module, [Sample((torch.randn(4, 6),))])
     assert judge(module.forward, subject, precision="float32").accepted
-    assert judge(lambda x: m * 1e-30 if (m := x) is not None else m, subject, precision="float32").verdict is Verdict.wrong
+    assert (
+        judge(lambda x: m * 1e-30 if (m := x) is not None else m, subject, precision="float32").verdict is Verdict.wrong
+    )
 
 
 def test_what_cancels_to_nothing_but_rounding_is_judged_by_the_size_of_that(make_subject) -> None:

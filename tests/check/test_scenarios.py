@@ -32,7 +32,9 @@ def hilbert(size: int) -> tuple[nn.Module, list[Sample]]:
 
 
 @pytest.mark.parametrize("size", [8, 10, 12])
-def test_scenario_1_random_numbers_and_zeros_do_not_pass_where_the_module_is_ill_conditioned(size, make_subject) -> None:
+def test_scenario_1_random_numbers_and_zeros_do_not_pass_where_the_module_is_ill_conditioned(
+    size, make_subject
+) -> None:
     module, samples = hilbert(size)
     subject = make_subject(module, samples)
     assert subject.eager_error > 0.2

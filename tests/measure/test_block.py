@@ -23,7 +23,7 @@ CONFIG = ProfilingConfig()
     ],
 )
 def test_a_block_is_twenty_calls_or_twenty_milliseconds(seconds, rounds, dropped):
-    assert BlockPlan.for_calls_of(seconds, CONFIG) == BlockPlan(1, rounds, dropped)
+    assert BlockPlan.for_calls_of(seconds, CONFIG) == BlockPlan(1, rounds, dropped, patience=0.2)
 
 
 def test_more_calls_are_dropped_where_that_is_asked_for():
@@ -92,6 +92,15 @@ def test_a_stall_is_seen_in_the_mean_alone():
     assert block.least == pytest.approx(0.001)
     assert block.typical == pytest.approx(0.001)
     assert block.mean == pytest.approx(0.006)
+
+
+def test_a_block_of_stalls_ends_early_but_not_before_five_calls():
+    clock = FakeClock()
+    plan = BlockPlan(1, 20, 0, patience=0.2)
+    run_block(clock.callable(0.030), plan, Stopwatch(clock), 0.0)
+    assert clock.now() == pytest.approx(7 * 0.030)
+    run_block(clock.callable(1.0), plan, Stopwatch(clock), 0.0)
+    assert clock.now() == pytest.approx(7 * 0.030 + 5 * 1.0)
 
 
 def test_a_batch_counts_for_all_of_its_calls():

@@ -42,8 +42,10 @@ class Artifact:
         """
         target.mkdir(parents=True, exist_ok=True)
         for name in self.files:
-            if (source / name).resolve() != (target / name).resolve():
-                shutil.copyfile(source / name, target / name)
+            # Not written in place: an engine that was loaded from there may have the file mapped.
+            part = target / f"{name}.part"
+            shutil.copyfile(source / name, part)
+            part.replace(target / name)
         self.write(target)
 
     def write(self, folder: Path) -> None:

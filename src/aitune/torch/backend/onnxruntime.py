@@ -166,9 +166,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         session.disable_fallback()
         used = session.get_providers()
         if used[0] != provider.value:
-            raise BackendUnsupportedError(
-                self.name, f"{provider.value} was asked for, {used[0]} would be used"
-            )
+            raise BackendUnsupportedError(self.name, f"{provider.value} was asked for, {used[0]} would be used")
         return session
 
     def _session_options(self, options: Any) -> Any:
@@ -176,8 +174,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         options.inter_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
         # Threads that go on spinning after a call slow down whatever runs next on the same cores.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        for name, value in self.config.session_options.items():
+        for name, value in {"session.intra_op.allow_spinning": "0", **self.config.session_options}.items():
             _set_option(options, name, value)
         return options
 
@@ -215,9 +212,7 @@ def _feeds(session: Any, graph: GraphSpec) -> list[tuple[str, int]]:
     return [(item.name, index[item.name]) for item in session.get_inputs()]
 
 
-def _by_numpy(
-    session: Any, graph: GraphSpec, routes: OutputRoutes
-) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+def _by_numpy(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable[[tuple[torch.Tensor, ...]], Any]:
     """Pass memory as numpy arrays: inputs and outputs are not copied, and outputs are new at each call.
 
     About a third quicker than binding inputs and outputs each time, since sizes vary. The library makes
@@ -239,9 +234,7 @@ def _by_numpy(
     return execute if routes.direct else execute_routed
 
 
-def _by_dlpack(
-    session: Any, graph: GraphSpec, routes: OutputRoutes
-) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+def _by_dlpack(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable[[tuple[torch.Tensor, ...]], Any]:
     """Pass memory by DLPack, which has the dtypes that numpy lacks."""
     import onnxruntime
 

@@ -91,9 +91,7 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         job.folder.mkdir(parents=True, exist_ok=True)
         self._convert(openvino, exported, job.folder / _MODEL)
         precision = lowest((module_precision(job), _PRECISIONS[self.config.precision]))
-        return self._engine(
-            job, job.folder, Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision)
-        )
+        return self._engine(job, job.folder, Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision))
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`."""
@@ -159,6 +157,7 @@ def _executor(
         for port, i in enumerate(feeds):
             request.feed(port, tensors[i])
         arrays = infer(request.native).values()
+        request.bound.clear()
         results = [from_array(array) for from_array, array in zip(take, arrays, strict=True)]
         pool.append(request)
         return output(routes.outputs(results, tensors))
@@ -170,11 +169,16 @@ class _Request:
     """An infer request with buffers for its inputs.
 
     Small inputs are copied into a buffer that stays bound: binding other memory costs the next run more than
-    the copy does. Large ones are bound as they are, and kept until the next call.
+    the copy does. Large ones are bound as they are for one call.
+
+    Attributes:
+        native: The library's request.
+        bound: Tensors whose memory the request uses in this call; it does not keep them alive by itself.
     """
 
     def __init__(self, openvino: Any, compiled: Any, inputs: int) -> None:
         self.native = compiled.create_infer_request()
+        self.bound: list[torch.Tensor] = []
         self._openvino = openvino
         self._buffers: list[torch.Tensor | None] = [None] * inputs
 
@@ -186,12 +190,11 @@ class _Request:
         if buffer is not None and buffer.shape == tensor.shape:
             buffer.copy_(tensor)
         elif tensor.nbytes > _LARGE:
-            self._buffers[port] = None
-            self._bind(port, tensor.contiguous())
+            self._buffers[port] = None  # so that the next call binds again
+            self.bound.append(tensor.contiguous())
+            self._bind(port, self.bound[-1])
         else:
-            with torch.inference_mode(
-                False
-            ):  # a buffer made in inference mode could not be written to outside it
+            with torch.inference_mode(False):  # a buffer made in inference mode could not be written to outside it
                 self._buffers[port] = buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
             buffer.copy_(tensor)
             self._bind(port, buffer)

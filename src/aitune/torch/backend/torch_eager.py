@@ -81,15 +81,11 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
             raise BackendUnsupportedError(self.name, "use_cuda_graphs comes with the GPU backends")
         config, device = self.config, job.device.type
         if not config.channels_last and not config.autocast_enabled:
-            facts = EngineFacts(
-                precision=module_precision(job), keeps_module=True, live_weights=True, own_errors=True
-            )
+            facts = EngineFacts(precision=module_precision(job), keeps_module=True, live_weights=True, own_errors=True)
             return FunctionEngine(job.forward, facts)
         dtype = config.autocast_dtype or torch.get_autocast_dtype(device)
         autocast = functools.partial(torch.autocast, device, dtype=dtype, enabled=config.autocast_enabled)
-        precision = lowest(
-            (module_precision(job), *([precision_of(dtype)] if config.autocast_enabled else []))
-        )
+        precision = lowest((module_precision(job), *([precision_of(dtype)] if config.autocast_enabled else [])))
         if not config.channels_last:
             run = _converting(job.graph, job.forward, autocast, channels_last=False)
             return FunctionEngine(run, EngineFacts(precision=precision, keeps_module=True, live_weights=True))
@@ -103,15 +99,11 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
         if not ranks & set(_FORMATS):
             raise BackendUnsupportedError(self.name, "channels_last: the module has no weights of images")
         if any("forward" in child.__dict__ for child in module.modules()):
-            raise BackendUnsupportedError(
-                self.name, "channels_last: a forward set on an instance cannot be copied"
-            )
+            raise BackendUnsupportedError(self.name, "channels_last: a forward set on an instance cannot be copied")
         try:
             owner = copy.deepcopy(module)
         except Exception as error:
-            raise BackendUnsupportedError(
-                self.name, f"channels_last: the module cannot be copied: {error}"
-            ) from error
+            raise BackendUnsupportedError(self.name, f"channels_last: the module cannot be copied: {error}") from error
         for rank in sorted(ranks & set(_FORMATS)):
             for parameter in owner.parameters():
                 if parameter.dim() == rank:

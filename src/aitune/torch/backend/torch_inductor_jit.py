@@ -87,16 +87,19 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         require(self, job)
         if job.device.type == "cuda" and self.config.mode in _CUDA_GRAPH_MODES:
             raise BackendUnsupportedError(self.name, f"mode {self.config.mode!r} comes with the GPU backends")
-        execute = _compiled(job, self.config)
-        before = _compiled_graphs()
+        compiled = _compiled(job, self.config)
+        before, writes = _compiled_graphs(), False
         try:
-            with preserved(job.module), self._freezing():
+            with preserved(job.module), self._freezing(), torch.no_grad():
                 for tensors in _warm_up_inputs(job, self.config.dynamic):
-                    execute(tensors)
+                    versions = [tensor._version for tensor in tensors]
+                    compiled(*tensors)
+                    writes = writes or versions != [tensor._version for tensor in tensors]
         except Exception as error:
             raise BackendBuildError(self.name, f"torch.compile fails: {_first_line(error)}") from error
         if _compiled_graphs() == before and not _has_compiled_frames(job.module):
             raise BackendUnsupportedError(self.name, "torch.compile found nothing in the module to compile")
+        execute = _in_one_mode(compiled, as_they_are=writes)
         return FunctionEngine(compile_call(job.graph, execute), _facts(job, self.config))
 
     def _freezing(self) -> contextlib.AbstractContextManager[Any]:
@@ -109,8 +112,8 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         return patch
 
 
-def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[[tuple[torch.Tensor, ...]], Any]:
-    """Return a function of a call's tensors that compiles when it is called.
+def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[..., Any]:
+    """Return a function of the graph's tensors that compiles when it is called.
 
     It has a code object of its own: torch.compile counts recompilations by code object, and past a limit runs
     eagerly without a word.
@@ -124,7 +127,7 @@ def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[[tupl
     )
     if config.autocast_enabled:
         compiled = _under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
-    return _without_gradients(compiled)
+    return compiled
 
 
 def _facts(job: Job, config: TorchInductorJitBackendConfig) -> EngineFacts:
@@ -135,17 +138,28 @@ def _facts(job: Job, config: TorchInductorJitBackendConfig) -> EngineFacts:
     return EngineFacts(precision=precision, keeps_module=True, live_weights=not config.freezing)
 
 
-def _without_gradients(compiled: Callable[..., Any]) -> Callable[[tuple[torch.Tensor, ...]], Any]:
-    """Return a function of a call's tensors that runs in one mode: each mode would be compiled anew."""
+def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    """Return a function of a call's tensors that runs in the one way that was compiled while building.
+
+    Gradients, inference mode and strides each ask for code of their own, which would be compiled in the middle of
+    a call and takes seconds.
+
+    Args:
+        compiled: Takes the tensors one by one.
+        as_they_are: Whether inputs must not be copied, since forward writes to them.
+    """
 
     def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
-        if torch.is_inference_mode_enabled():
+        plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
+        if not as_they_are:
+            plain = [tensor.contiguous() for tensor in plain]
+        if torch.is_inference_mode_enabled() and not as_they_are:
             with torch.inference_mode(False), torch.no_grad():
-                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in tensors])
+                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain])
         if torch.is_grad_enabled():
             with torch.no_grad():
-                return compiled(*tensors)
-        return compiled(*tensors)
+                return compiled(*plain)
+        return compiled(*plain)
 
     return execute
 

@@ -48,12 +48,7 @@ def check_int(owner: object, field: str, low: int, high: int | None = None, *, o
     value = getattr(owner, field)
     if optional and value is None:
         return
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < low
-        or (high is not None and value > high)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         span = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
         raise refuse(owner, field, f"{span} or None" if optional else span, value)
 

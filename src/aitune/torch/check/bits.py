@@ -9,8 +9,8 @@ import torch
 __all__ = ["PIECE", "copy_of", "digest", "extent", "same_bits", "same_form", "storage_key"]
 
 PIECE = 1 << 14
-"""Elements of host memory to look at in one go: half of those for which torch opens an OpenMP region (GRAIN_SIZE in
-ATen/TensorIterator.h). On a busy machine such a region can stall for milliseconds, and a module has hundreds of tensors."""
+"""Elements of host memory to look at in one go, half of those for which torch opens an OpenMP region (GRAIN_SIZE in
+ATen/TensorIterator.h): on a busy machine a region can stall for milliseconds, and a module has hundreds of tensors."""
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -80,7 +80,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Cut contiguous host memory into pieces for which torch opens no OpenMP region."""
-    return tensor.view(-1).split(PIECE) if tensor.numel() > PIECE else (tensor,)
+    return torch.split(tensor.view(-1), PIECE) if tensor.numel() > PIECE else (tensor,)
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

@@ -37,25 +37,19 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.max_error is not None and self.metric is not None:
-            raise AITuneUserInputError(
-                "Check: max_error and metric exclude each other; a metric replaces the bound"
-            )
+            raise AITuneUserInputError("Check: max_error and metric exclude each other; a metric replaces the bound")
         if self.metric is not None and not callable(self.metric):
             raise AITuneUserInputError(
                 f"Check: metric must be a function of a forward that returns a number, not {self.metric!r}"
             )
         if self.metric is not None and self.budget is None:
-            raise AITuneUserInputError(
-                "Check: a metric needs a budget, by how much it may get worse; 0 is allowed"
-            )
+            raise AITuneUserInputError("Check: a metric needs a budget, by how much it may get worse; 0 is allowed")
         if self.budget is not None and self.metric is None:
             raise AITuneUserInputError(
                 "Check: a budget needs a metric; for a bound on the error of outputs use max_error"
             )
         if not isinstance(self.higher_is_better, bool):
-            raise AITuneUserInputError(
-                f"Check: higher_is_better is True or False, not {self.higher_is_better!r}"
-            )
+            raise AITuneUserInputError(f"Check: higher_is_better is True or False, not {self.higher_is_better!r}")
         for name in ("max_error", "budget"):
             _require_size(name, getattr(self, name))
 

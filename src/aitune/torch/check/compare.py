@@ -75,9 +75,7 @@ def compare(got: Outcome, expected: Expectation, bounds: Bounds, *, values: bool
         if form is not None:
             return Comparison(f"{name} {form}", where=name)
         yard = expected.yards.get(name)
-        numbers, eagers, better = (
-            as_numbers(x) if yard is not None else None for x in (value, own[name], best[name])
-        )
+        numbers, eagers, better = (as_numbers(x) if yard is not None else None for x in (value, own[name], best[name]))
         if yard is None or numbers is None or eagers is None or better is None:
             found = compare_exactly(value, own[name]) if values or name not in facts else Finding()
         elif values:
@@ -108,9 +106,7 @@ def _effects(got: Outcome, eager: Outcome) -> str | None:
 
 def _form(value: Any, own: Any, facts: Facts | None, own_facts: Facts | None) -> str | None:
     """Return how a value is of another kind than eager's, as the end of a sentence."""
-    tensors = isinstance(value, torch.Tensor) and isinstance(
-        own, torch.Tensor
-    )  # kept ones are no Parameters any more
+    tensors = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor)  # kept ones are no Parameters any more
     if type(value) is not type(own) and not tensors:
         return f"is {_kind(value)}, the module's is {_kind(own)}"
     if facts is not None and own_facts is not None:

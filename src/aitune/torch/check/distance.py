@@ -152,7 +152,8 @@ def standard(block: Block, reference: int, eager: int) -> torch.Tensor:
 def magnitude(values: torch.Tensor) -> float:
     """Return the largest magnitude, NaN or infinity if one is among the values."""
     low, high = torch.aminmax(values)
-    return max(-float(low), float(high)) if low == low else math.nan
+    least, most = float(low), float(high)
+    return math.nan if math.isnan(least) else max(-least, most)
 
 
 def _difference(block: Block) -> tuple[torch.Tensor, torch.Tensor | None, int | None]:

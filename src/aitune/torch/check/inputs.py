@@ -50,10 +50,7 @@ class Probe:
     def sizes(self) -> str:
         """Shapes of the tensors, as ``x[4, 16], mask[4]``, at most four of them."""
         shapes = [f"{path}{list(tensor.shape)}" for path, tensor in self.tensors.items()]
-        return (
-            ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "")
-            or "no tensors"
-        )
+        return ", ".join(shapes[:4]) + (f" and {len(shapes) - 4} more" if len(shapes) > 4 else "") or "no tensors"
 
 
 def sample_probes(graph: GraphSpec, samples: Sequence[Sample]) -> list[Probe]:

@@ -23,9 +23,7 @@ from aitune.torch.trial import Precision, Verdict
 __all__ = ["Examiner", "entered", "judge"]
 
 
-def judge(
-    run: Callable[..., Any], subject: Subject, *, precision: Precision, check: Check | None = None
-) -> Judgement:
+def judge(run: Callable[..., Any], subject: Subject, *, precision: Precision, check: Check | None = None) -> Judgement:
     """Decide whether a candidate computes what the module computes.
 
     Leaves no trace in the module and the process. What the candidate raises becomes a judgement.
@@ -40,10 +38,7 @@ def judge(
         AITuneUserInputError: If a metric returns no number.
     """
     if subject.unjudgeable is not None:
-        return Judgement(
-            verdict=Verdict.random,
-            reason=f"the module does not do the same twice from the same random state: {subject.unjudgeable}",
-        )
+        return Judgement(verdict=subject.unjudgeable_as, reason=subject.unjudgeable, notes=subject.notes)
     check = subject.check if check is None else check
     bounds = Bounds.of(precision, check)
     with no_trace(subject.module) as found, calm():

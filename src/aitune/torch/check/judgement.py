@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aitune.torch.check.bounds import CEILING
 from aitune.torch.check.compare import Comparison
 from aitune.torch.check.subject import Step, Subject
 from aitune.torch.trial import Verdict
@@ -18,7 +17,8 @@ class Judgement:
     """A verdict on a candidate's values, with the evidence. Pickles, without the exception.
 
     Attributes:
-        verdict: ``accepted``, ``wrong``, or ``random`` where random numbers cannot be reproduced.
+        verdict: ``accepted``, ``wrong``, ``random`` where random numbers are not reproduced, or ``unsupported`` where
+            outputs cannot be compared at all.
         reason: Why, in one sentence: the output, the measured error, the bound and the sizes of the inputs.
         error: Relative L2 error of the output nearest to its bound, or beyond it; None where none was
             measured.
@@ -63,7 +63,7 @@ def accept(subject: Subject, worst: Comparison, calls: int) -> Judgement:
         bound=worst.bound,
         eager_error=subject.eager_error,
         calls=calls,
-        notes=_notes(subject),
+        notes=subject.notes,
     )
 
 
@@ -78,7 +78,7 @@ def reject(subject: Subject, found: Comparison, step: Step, calls: int) -> Judge
         bound=found.bound,
         eager_error=subject.eager_error,
         calls=calls,
-        notes=_notes(subject),
+        notes=subject.notes,
     )
 
 
@@ -87,16 +87,3 @@ def reject_raised(subject: Subject, error: Exception, step: Step, calls: int) ->
     first = (str(error).strip().splitlines() or [""])[0][:200]
     found = Comparison(f"the candidate raised {type(error).__name__}: {first}")
     return replace(reject(subject, found, step, calls), cause=error)
-
-
-def _notes(subject: Subject) -> tuple[str, ...]:
-    notes = []
-    if subject.reference.reason:
-        where = "" if subject.reference.kind == "eager" else " in some calls"
-        notes.append(f"compared with the module's own outputs{where}: {subject.reference.reason}")
-    if subject.eager_error > CEILING:
-        notes.append(
-            f"the module itself is off by {subject.eager_error:.2g} from {subject.reference.kind},"
-            " so that size and direction of its outputs are all that could be compared"
-        )
-    return (*notes, *subject.notes)

@@ -40,7 +40,7 @@ class Routed:
             return self.forward(*args, **kwargs)
         self.served += 1
         arguments = self.graph.signature.bind(args, kwargs)
-        positional, named = self.graph.signature.call(arguments)
+        positional, named = self.graph.signature.call(arguments, self.graph.form)
         return self.run(*positional, **named)
 
 
@@ -56,9 +56,7 @@ def measure_metric(check: Check, forward: Callable[..., Any]) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise AITuneUserInputError(
-            f"Check: metric must return a number, not {type(value).__qualname__}"
-        ) from None
+        raise AITuneUserInputError(f"Check: metric must return a number, not {type(value).__qualname__}") from None
 
 
 def metric_mismatch(check: Check, candidate: float, eager: float) -> str | None:
@@ -78,9 +76,7 @@ def _belongs(graph: GraphSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         leaves = graph.input_leaves(args, kwargs)
     except TypeError:  # the original raises it again, in its own words
         return False
-    if leaves is None or not all(
-        spec.accepts(leaf) for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True)
-    ):
+    if leaves is None or not all(spec.accepts(leaf) for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True)):
         return False
     tensors: tuple[torch.Tensor, ...] = graph.inputs.select_tensors(leaves)
     return graph.sizes(tensors) is not None

@@ -34,7 +34,7 @@ class Outcome:
         shared: Pairs of things that share memory and include an output, in words.
         settings: Settings of the process that the call left changed.
         rng: Random number generators after the call.
-        drew: Whether they moved.
+        drew: Whether they, or generators that the module owns, moved.
     """
 
     structure: Structure
@@ -65,9 +65,7 @@ class Outcome:
     def with_output(self, value: Any) -> Outcome:
         """Return an outcome that returned ``value`` and did everything else as this one did."""
         leaves, structure = flatten(value)
-        return replace(
-            self, structure=structure, leaves=tuple(leaves), facts=_facts(leaves), shared=frozenset()
-        )
+        return replace(self, structure=structure, leaves=tuple(leaves), facts=_facts(leaves), shared=frozenset())
 
     def same_output(self, other: Outcome) -> bool:
         """Whether both returned the same, bit by bit."""
@@ -129,7 +127,7 @@ def perform(call: Callable[..., Any], probe: Probe, before: Snapshot) -> Outcome
         shared=frozenset(_shared(leaves, structure, inputs, before)),
         settings=settings,
         rng=after,
-        drew=not after.same(rng),
+        drew=not after.same(rng) or bool(before.drawn()),
     )
 
 
@@ -153,14 +151,10 @@ def _same(first: Any, second: Any) -> bool:
     return first is second or (isinstance(first, (float, int, str)) and same_constant(first, second))
 
 
-def _shared(
-    leaves: list[Any], structure: Structure, inputs: dict[str, Any], before: Snapshot
-) -> Iterator[str]:
+def _shared(leaves: list[Any], structure: Structure, inputs: dict[str, Any], before: Snapshot) -> Iterator[str]:
     """Yield what shares memory with an output that is a tensor."""
     names = [path_text(("output", *path)) for path in structure.paths()]
-    tensors = [
-        (name, leaf) for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
-    ]
+    tensors = [(name, leaf) for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)]
     passed = [(f"the input {path}", leaf) for path, leaf in inputs.items() if isinstance(leaf, torch.Tensor)]
     outputs = {name for name, _ in tensors}
     for first, second in meeting([*tensors, *passed]):

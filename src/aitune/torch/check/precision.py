@@ -24,11 +24,7 @@ def own_precision(module: torch.nn.Module, samples: Iterable[Sample]) -> torch.d
     kinds = {kind for kind in found if kind is not None}
     if not kinds:
         leaves = [leaf for sample in samples for leaf in flatten((sample.args, dict(sample.kwargs)))[0]]
-        kinds = {
-            kind
-            for leaf in leaves
-            if isinstance(leaf, torch.Tensor) and (kind := _real(leaf.dtype)) is not None
-        }
+        kinds = {kind for leaf in leaves if isinstance(leaf, torch.Tensor) and (kind := _real(leaf.dtype)) is not None}
     return max(kinds, key=lambda kind: torch.finfo(kind).eps, default=None)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from aitune.exceptions import AITuneUserInputError
-from aitune.torch.check.bounds import Bounds
+from aitune.torch.check.bounds import CEILING, Bounds
 from aitune.torch.check.check import Check
-from aitune.torch.check.expectation import expect, levelled
+from aitune.torch.check.expectation import Expectation, expect, levelled
 from aitune.torch.check.inputs import Probe, sample_probes, synthesised_probes
 from aitune.torch.check.metric import measure_metric
 from aitune.torch.check.precision import own_precision
@@ -80,11 +80,8 @@ def prepare(
         rehearsal = rehearse(eager, probes, found)
         consistency = _consistency(eager, rehearsal, samples)
         calls, script = _script(eager, rehearsal, repeatable=not (rehearsal.stateful or consistency.random))
-        reference = (
-            _reference(module, calls, effort)
-            if consistency.fault is None
-            else eager_reference(len(calls), "")
-        )
+        rehearsal.start.restore(deep=False)
+        reference = _reference(module, calls, effort) if consistency.fault is None else eager_reference(len(calls), "")
         expectations = levelled(
             [
                 expect(call.outcome, outcome, reference.rounding)
@@ -96,8 +93,7 @@ def prepare(
             forward=eager.forward,
             graph=graph,
             steps=tuple(
-                Step(calls[i].probe, expectations[i], reset=reset, scribble=scribble)
-                for i, reset, scribble in script
+                Step(calls[i].probe, expectations[i], reset=reset, scribble=scribble) for i, reset, scribble in script
             ),
             reference=reference,
             rng=eager.rng,
@@ -105,11 +101,27 @@ def prepare(
             stateful=rehearsal.stateful,
             random=consistency.random,
             unjudgeable=consistency.fault,
+            unjudgeable_as=consistency.verdict,
             own_sharing=consistency.sharing,
             check=check,
             metric=_metric(check, eager, rehearsal),
-            notes=(*notes, *rehearsal.notes),
+            notes=(*_remarks(reference, expectations), *notes, *rehearsal.notes),
         )
+
+
+def _remarks(reference: Reference, expectations: Sequence[Expectation]) -> list[str]:
+    """Return what a reader should know about the reference."""
+    remarks = []
+    if reference.reason:
+        where = "" if reference.kind == "eager" else " in some calls"
+        remarks.append(f"compared with the module's own outputs{where}: {reference.reason}")
+    error = max((expectation.error for expectation in expectations), default=0.0)
+    if error > CEILING:
+        remarks.append(
+            f"the module itself is off by {error:.2g} from {reference.kind},"
+            " so that size and direction of its outputs are all that could be compared"
+        )
+    return remarks
 
 
 def _probes(graph: GraphSpec, samples: Sequence[Sample], effort: Effort) -> tuple[list[Probe], list[str]]:
@@ -122,7 +134,7 @@ def _probes(graph: GraphSpec, samples: Sequence[Sample], effort: Effort) -> tupl
 
 def _consistency(eager: Eager, rehearsal: Rehearsal, samples: Sequence[Sample]) -> Consistency:
     if not rehearsal.calls:
-        return Consistency(fault="it cannot be called twice from one state: " + "; ".join(rehearsal.notes))
+        return Consistency("the module cannot be called twice from one state: " + "; ".join(rehearsal.notes))
     kinds: dict[torch.dtype | None, Precision] = {
         torch.float64: "float64",
         torch.float16: "float16",
@@ -132,9 +144,7 @@ def _consistency(eager: Eager, rehearsal: Rehearsal, samples: Sequence[Sample]) 
     return examine_consistency(eager, rehearsal, bounds)
 
 
-def _script(
-    eager: Eager, rehearsal: Rehearsal, *, repeatable: bool
-) -> tuple[list[Call], list[tuple[int, bool, bool]]]:
+def _script(eager: Eager, rehearsal: Rehearsal, *, repeatable: bool) -> tuple[list[Call], list[tuple[int, bool, bool]]]:
     """Return the module's calls, and the order in which candidates are asked: call, reset, scribble.
 
     First every probe; then the first one again and again, with others in between and with earlier outputs

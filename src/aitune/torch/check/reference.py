@@ -95,16 +95,12 @@ def make_reference(
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     needed = int(_ROOM * size_when_raised(module, target))
     if needed > free_bytes(device):
-        return eager_reference(
-            len(calls), f"a copy in {_name(target)} needs {needed >> 20} MiB, which are not free"
-        )
+        return eager_reference(len(calls), f"a copy in {_name(target)} needs {needed >> 20} MiB, which are not free")
     try:
         raised = module if in_place else copy.deepcopy(module)
         raise_module(raised, target)
     except Exception as error:  # noqa: BLE001 - a user's class decides what copying does
-        return eager_reference(
-            len(calls), f"the module cannot be copied to {_name(target)}: {_sentence(error)}"
-        )
+        return eager_reference(len(calls), f"the module cannot be copied to {_name(target)}: {_sentence(error)}")
     try:
         deadline = math.inf if time_limit is None else time.monotonic() + time_limit
         outcomes, reason = _run(raised, calls, eager, target, deadline)
@@ -151,9 +147,7 @@ class _Attempt:
     target: torch.dtype
     deadline: float
 
-    def run(
-        self, calls: Sequence[tuple[Probe, bool]], eager: Sequence[Outcome]
-    ) -> tuple[list[Outcome | None], str]:
+    def run(self, calls: Sequence[tuple[Probe, bool]], eager: Sequence[Outcome]) -> tuple[list[Outcome | None], str]:
         outcomes: list[Outcome | None] = []
         reason, lost = "", False
         for (probe, reset), own in zip(calls, eager, strict=True):

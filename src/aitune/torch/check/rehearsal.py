@@ -6,18 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from aitune.torch.check.bounds import Bounds
 from aitune.torch.check.compare import compare
 from aitune.torch.check.expectation import expect
+from aitune.torch.check.free_memory import free_bytes
 from aitune.torch.check.inputs import Probe
 from aitune.torch.check.outcome import Outcome, perform
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.sharing import meeting
 from aitune.torch.check.state import Snapshot, take_snapshot
+from aitune.torch.check.tensor_state import size_in_bytes
+from aitune.torch.graph.spec import Opaque, constant_or_opaque
+from aitune.torch.trial import Verdict
 
 __all__ = ["Call", "Consistency", "Eager", "Rehearsal", "examine_consistency", "rehearse"]
+
+_COPIES = 16  # of an output: eager's, a reference of twice the size, and what is held of a candidate's calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +93,15 @@ class Consistency:
     """Whether the module does the same every time.
 
     Attributes:
-        fault: Why it does not although state and random numbers are the same; None if it does.
+        fault: Why it cannot be told, None if it can: calls differ although state and random numbers are the same, or
+            there is nothing to compare.
+        verdict: What a candidate is for that.
         random: Whether other random numbers give other outputs.
         sharing: Outputs (by position) that it hands out in the same memory in two calls.
     """
 
     fault: str | None = None
+    verdict: Verdict = Verdict.random
     random: bool = False
     sharing: frozenset[int] = frozenset()
 
@@ -124,30 +134,39 @@ def rehearse(eager: Eager, probes: Sequence[Probe], found: Snapshot) -> Rehearsa
 def examine_consistency(eager: Eager, rehearsal: Rehearsal, bounds: Bounds) -> Consistency:
     """Run the first and the last call again, and those that drew random numbers with others."""
     start = rehearsal.start
+    opaque = next((name for call in rehearsal.calls for name in _opaque(call.outcome)), None)
+    if opaque is not None:
+        return Consistency(f"{opaque}, which cannot be compared", Verdict.unsupported)
     live: list[Outcome] = []
     for call in (rehearsal.calls[0], rehearsal.calls[0], rehearsal.calls[-1]):
         live.append(eager.perform(call.probe, start))
         different = compare(live[-1], expect(call.outcome), bounds)
         if different.mismatch is not None:
-            return Consistency(fault=different.mismatch)
+            return Consistency(
+                f"the module does not do the same twice from the same random state: {different.mismatch}"
+            )
     sharing = _same_memory(live[0], live[1])
     for call in rehearsal.calls:
         if not call.outcome.drew:
             continue
         start.restore(deep=False)
         eager.rng.elsewhere()
+        for _, generator, _ in start.generators:
+            generator.manual_seed(generator.initial_seed() + 1)
         outcome = eager.perform(call.probe, start, reset=False)
         if compare(outcome, expect(call.outcome), bounds).mismatch is not None:
             return Consistency(random=True, sharing=sharing)
     return Consistency(sharing=sharing)
 
 
-def _filling(
-    eager: Eager, probes: Sequence[Probe], found: Snapshot
-) -> tuple[tuple[Call, ...], tuple[str, ...]]:
+def _filling(eager: Eager, probes: Sequence[Probe], found: Snapshot) -> tuple[tuple[Call, ...], tuple[str, ...]]:
     """Make the calls without putting the module back in between, so that its caches fill."""
-    calls, notes = [], []
+    calls: list[Call] = []
+    notes: list[str] = []
     for probe in probes:
+        if not probe.recorded and not _room(calls):
+            notes.append(f"not checked at {probe.label}: the outputs of so many calls would take too much memory")
+            continue
         try:
             eager.rng.restore()
             try:
@@ -156,7 +175,7 @@ def _filling(
                 if not found.changes():
                     raise
                 outcome = eager.perform(probe, found)  # what it kept of earlier calls may have been the cause
-        except Exception as error:  # noqa: PERF203 - the user's forward
+        except Exception as error:
             if probe.recorded:
                 raise
             notes.append(_left_out(probe, error))
@@ -176,9 +195,26 @@ def _from(eager: Eager, probes: Sequence[Probe], start: Snapshot) -> tuple[tuple
     return tuple(calls), tuple(notes)
 
 
+def _room(calls: Sequence[Call]) -> bool:
+    """Whether another outcome as large as the largest so far may be kept, with its reference and a candidate's own."""
+    outputs = [[leaf for leaf in call.outcome.leaves if isinstance(leaf, torch.Tensor)] for call in calls]
+    largest = max(outputs, key=lambda leaves: sum(map(size_in_bytes, leaves)), default=[])
+    return not largest or _COPIES * sum(map(size_in_bytes, largest)) <= free_bytes(largest[0].device)
+
+
 def _left_out(probe: Probe, error: Exception) -> str:
     first = (str(error).strip().splitlines() or [""])[0][:120]
     return f"not checked at {probe.label}: the module itself raises {type(error).__name__} ({first})"
+
+
+def _opaque(outcome: Outcome) -> list[str]:
+    """Return what of an output is neither a tensor, an array nor a value that can be told from another one."""
+    return [
+        f"{name} is a {type(leaf).__qualname__}"
+        for name, leaf in outcome.outputs.items()
+        if not isinstance(leaf, (torch.Tensor, np.ndarray, np.generic))
+        and isinstance(constant_or_opaque((), leaf), Opaque)
+    ]
 
 
 def _same_memory(first: Outcome, second: Outcome) -> frozenset[int]:

@@ -55,11 +55,7 @@ class RngState:
     def same(self, other: RngState) -> bool:
         """Whether both would go on with the same numbers, on the devices that both know."""
         return (
-            all(
-                torch.equal(state, other.torch[name])
-                for name, state in self.torch.items()
-                if name in other.torch
-            )
+            all(torch.equal(state, other.torch[name]) for name, state in self.torch.items() if name in other.torch)
             and self.python == other.python
             and all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
         )

@@ -50,10 +50,7 @@ def _units(
     """Return largest, smallest and in-between sizes of every group of dimensions that vary together."""
     batch = [dim for dim in dims.values() if isinstance(dim, BatchDim)]
     groups = ([batch] if batch else []) + [[dim] for dim in dims.values() if not isinstance(dim, BatchDim)]
-    return [
-        ({d.name: d.max for d in group}, {d.name: d.min for d in group}, _between(group, seen))
-        for group in groups
-    ]
+    return [({d.name: d.max for d in group}, {d.name: d.min for d in group}, _between(group, seen)) for group in groups]
 
 
 def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -63,8 +60,7 @@ def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]]) -> 
     for size in _from_the_middle(lead.min, lead.max):
         sizes = {dim.name: size * dim.max / lead.max for dim in group}
         if size not in had and all(
-            value == int(value) and d.min <= value <= d.max
-            for value, d in zip(sizes.values(), group, strict=True)
+            value == int(value) and d.min <= value <= d.max for value, d in zip(sizes.values(), group, strict=True)
         ):
             return {name: int(value) for name, value in sizes.items()}
     return {}
@@ -73,8 +69,6 @@ def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]]) -> 
 def _from_the_middle(low: int, high: int) -> Iterator[int]:
     inner = range(low + 1, high)
     middle = (low + high) / 2
-    nearest = sorted(
-        inner[max(0, len(inner) // 2 - 512) : len(inner) // 2 + 512], key=lambda size: abs(size - middle)
-    )
+    nearest = sorted(inner[max(0, len(inner) // 2 - 512) : len(inner) // 2 + 512], key=lambda size: abs(size - middle))
     yield from (size for size in nearest if size % 2)
     yield from (size for size in nearest if not size % 2)

@@ -9,11 +9,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 
 from aitune.torch.check.bits import same_bits, storage_key
 from aitune.torch.check.container_state import REMOVED, ContainerState
+from aitune.torch.check.free_memory import free_bytes
 from aitune.torch.check.tensor_state import TensorState, size_in_bytes
 from aitune.torch.check.walk import walk
 from aitune.torch.graph.spec import Opaque, constant_or_opaque, is_tensor
@@ -32,12 +32,12 @@ class Snapshot:
     Attributes:
         containers: Every container of it.
         tensors: Every tensor of it, each once.
-        generators: Generators that it owns, with their states.
+        generators: Random number generators that it owns: path, generator, and its state.
     """
 
     containers: tuple[ContainerState, ...]
     tensors: tuple[TensorState, ...]
-    generators: tuple[tuple[torch.Generator, torch.Tensor], ...]
+    generators: tuple[tuple[str, torch.Generator, torch.Tensor], ...]
 
     def changes(self, *, deep: bool = False) -> dict[str, Any]:
         """Return what is different now, by path, with the present value; ``REMOVED`` for what is gone.
@@ -49,13 +49,12 @@ class Snapshot:
         """
         before = {id(tensor.value): tensor for tensor in self.tensors}
         found: dict[str, Any] = {t.path: t.value for t in self.tensors if t.changed(deep=deep)}
+        found |= self.drawn()
         for container in self.containers:
             for path, old, new in container.differences():
                 if not _equal(old, new, before):
                     leaves, structure = flatten(new)
-                    found |= {
-                        path + path_text(("", *p)): x for p, x in zip(structure.paths(), leaves, strict=True)
-                    }
+                    found |= {path + path_text(("", *p)): x for p, x in zip(structure.paths(), leaves, strict=True)}
         return found
 
     def restore(self, *, deep: bool = True) -> list[str]:
@@ -69,10 +68,15 @@ class Snapshot:
         """
         for container in self.containers:
             container.restore()
-        for generator, state in self.generators:
+        for _, generator, state in self.generators:
             if not torch.equal(generator.get_state(), state):
                 generator.set_state(state)
         return [tensor.path for tensor in self.tensors if not tensor.restore(deep=deep)]
+
+    def drawn(self) -> dict[str, torch.Tensor]:
+        """Return the present state of every generator of the module that has moved, by path."""
+        states = ((path, generator.get_state(), state) for path, generator, state in self.generators)
+        return {path: now for path, now, state in states if not torch.equal(now, state)}
 
     def storages(self) -> dict[Hashable, str]:
         """Return the path of a tensor for every piece of memory that the module holds."""
@@ -89,12 +93,12 @@ def take_snapshot(module: torch.nn.Module) -> Snapshot:
     containers, found, generators = [], [], []
     for node in walk(module):
         if isinstance(node.value, torch.Generator):
-            generators.append((node.value, node.value.get_state()))
+            generators.append((node.path, node.value, node.value.get_state()))
         elif not isinstance(node.value, torch.Tensor):
             containers.append(ContainerState.of(node))
         elif not torch.nn.parameter.is_lazy(node.value):
             found.append(node)
-    room = min(_MOST_COPIED, int(psutil.virtual_memory().available * _SHARE_OF_MEMORY))
+    room = min(_MOST_COPIED, int(free_bytes(torch.device("cpu")) * _SHARE_OF_MEMORY))
     tensors = []
     for node in sorted(found, key=lambda node: isinstance(node.value, torch.nn.Parameter)):
         size = size_in_bytes(node.value)

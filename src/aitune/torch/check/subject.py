@@ -15,6 +15,7 @@ from aitune.torch.check.reference import Reference
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.state import Snapshot
 from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.trial import Verdict
 
 __all__ = ["Step", "Subject"]
 
@@ -52,6 +53,7 @@ class Subject:
         stateful: Whether calls change the module.
         random: Whether outputs depend on random numbers.
         unjudgeable: Why no candidate can be judged, None if they can.
+        unjudgeable_as: The verdict on all of them then.
         own_sharing: Outputs (by position) that the module itself hands out more than once in the same memory.
         check: The user's check.
         metric: Eager's value of the user's metric, None without one.
@@ -68,6 +70,7 @@ class Subject:
     stateful: bool = False
     random: bool = False
     unjudgeable: str | None = None
+    unjudgeable_as: Verdict = Verdict.random
     own_sharing: frozenset[int] = frozenset()
     check: Check | None = None
     metric: float | None = None
@@ -77,6 +80,11 @@ class Subject:
     def eager_error(self) -> float:
         """Largest relative L2 error of the module's own outputs against the reference."""
         return max((step.expectation.error for step in self.steps), default=0.0)
+
+    @property
+    def mutating(self) -> bool:
+        """Whether calls change their inputs."""
+        return any(step.expectation.eager.inputs for step in self.steps)
 
     @property
     def repeatable(self) -> bool:

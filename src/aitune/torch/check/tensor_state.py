@@ -27,7 +27,7 @@ class TensorState:
         requires_grad: Its flag.
         grad: Its gradient, by identity.
         copy: Its values, on the host for a parameter of a device; None where there was no room.
-        digest: Digest of its values where there is no copy.
+        digest: Digest of its values where there is no copy beside it.
     """
 
     path: str
@@ -60,7 +60,7 @@ class TensorState:
             requires_grad=value.requires_grad,
             grad=value.grad if value.is_leaf else None,
             copy=copy,
-            digest=digest(value) if copy is None and _is_plain(value) else None,
+            digest=digest(value) if _is_plain(value) and (copy is None or copy.device != value.device) else None,
         )
 
     def changed(self, *, deep: bool) -> bool:
@@ -75,8 +75,8 @@ class TensorState:
         large = isinstance(self.value, torch.nn.Parameter) or size_in_bytes(self.value) > _ALWAYS_COMPARED
         if large and not touched and not deep:
             return False
-        if self.copy is not None:
-            return not same_bits(self.value, self.copy.to(self.value.device))
+        if self.copy is not None and self.copy.device == self.value.device:
+            return not same_bits(self.value, self.copy)
         return digest(self.value) != self.digest if _is_plain(self.value) else touched
 
     def restore(self, *, deep: bool) -> bool:
@@ -97,9 +97,7 @@ class TensorState:
         if self.copy is None:
             return not _is_plain(value)
         with torch.inference_mode(value.is_inference()), torch.no_grad():
-            value.data.copy_(
-                self.copy
-            )  # data: the version counter is to tell of the forward's writes, not of ours
+            value.data.copy_(self.copy)  # data: the version counter is to tell of the forward's writes, not of ours
         return True
 
     def _moved(self) -> bool:

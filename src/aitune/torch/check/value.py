@@ -53,9 +53,7 @@ def compare_exactly(got: Any, expected: Any) -> Finding:
     return Finding(f"is {_short(got)}, the module's is {_short(expected)}")
 
 
-def compare_places(
-    got: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, yard: Yardstick
-) -> Finding:
+def compare_places(got: torch.Tensor, reference: torch.Tensor, eager: torch.Tensor, yard: Yardstick) -> Finding:
     """Compare where NaN and infinity are; the error is measured, and held to nothing."""
     found = distance(got, reference, eager, yard)
     misplaced = _misplaced(found, got, eager)

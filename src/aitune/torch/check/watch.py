@@ -52,9 +52,9 @@ class OutputWatch:
     """Compares the outputs of one candidate while it is measured, and makes up for what is missing.
 
     An output with the bits of one that was found right costs a comparison of memory, another one the full
-    comparison. Outputs of modules with state or random numbers depend on more than their inputs:
-    :meth:`observe` passes over them, and :meth:`make_up` starts each call from the same state. Not for
-    several threads at once.
+    comparison. Where outputs depend on more than the sample (state, random numbers, inputs that a call
+    changes), :meth:`observe` passes over them, and :meth:`make_up` starts each call afresh. Not for several
+    threads at once.
 
     Args:
         subject: The questions that the candidate has passed.
@@ -96,7 +96,7 @@ class OutputWatch:
             index: Which of the samples the call was made with.
             output: What it returned, not yet used otherwise.
         """
-        if not self._subject.repeatable:
+        if not self._subject.repeatable or self._subject.mutating:
             return
         step = self._steps[index]
         self._take(index, step.expectation.eager.with_output(output))
@@ -126,9 +126,7 @@ class OutputWatch:
                 try:
                     outcome = self._call(examiner, self._steps[index])
                 except Exception as error:  # noqa: BLE001 - an engine may raise at any call
-                    self._rejection = reject_raised(
-                        self._subject, error, self._steps[index], self.compared + 1
-                    )
+                    self._rejection = reject_raised(self._subject, error, self._steps[index], self.compared + 1)
                 else:
                     self._take(index, outcome)
         return self.judgement()
@@ -182,24 +180,26 @@ def run_watch(
 
 
 def _own_steps(subject: Subject) -> list[Step]:
-    steps = {id(step.probe): step for step in reversed(subject.steps) if step.probe.recorded and step.reset}
-    return list(reversed(steps.values()))
+    steps: dict[int, Step] = {}
+    for step in subject.steps:
+        if step.probe.recorded and step.reset:
+            steps.setdefault(id(step.probe), step)
+    return list(steps.values())
 
 
 def _steps(subject: Subject, samples: Sequence[Sample]) -> list[Step]:
     """Return a step for each sample, made by running the module itself where the subject has none."""
     known = {id(step.probe.sample): step for step in reversed(subject.steps) if step.reset}
-    steps = []
-    for i, sample in enumerate(samples):
-        step = known.get(id(sample))
-        if step is None:
-            probe = Probe(f"measured sample {i}", sample, subject.graph.signature, recorded=True)
-            with no_trace(subject.module) as found, calm():
-                eager = Eager(subject.module, subject.forward, subject.rng)
-                outcome = eager.perform(probe, entered(subject, found)).kept()
-            step = Step(probe, _as_exact_as(expect(outcome), subject), reset=True)
-        steps.append(step)
-    return steps
+    if all(id(sample) in known for sample in samples):
+        return [known[id(sample)] for sample in samples]
+    with no_trace(subject.module) as found, calm():
+        start, eager = entered(subject, found), Eager(subject.module, subject.forward, subject.rng)
+        for i, sample in enumerate(samples):
+            if id(sample) not in known:
+                probe = Probe(f"measured sample {i}", sample, subject.graph.signature, recorded=True)
+                expectation = expect(eager.perform(probe, start).kept())
+                known[id(sample)] = Step(probe, _as_exact_as(expectation, subject), reset=True)
+        return [known[id(sample)] for sample in samples]
 
 
 def _as_exact_as(expectation: Expectation, subject: Subject) -> Expectation:

@@ -26,8 +26,8 @@ _ROUNDINGS = 100.0
 # ask for 1e-8.
 _FEW = 16
 _CHANCE = 0.1
-# Where one direction carries all the error, as in the inverse of a nearly singular matrix, the error on one input is a single
-# draw: one in twelve normal ones is ten times less than their deviation.
+# Where one direction carries all the error, as in the inverse of a nearly singular matrix, the error on one input is a
+# single draw: one in twelve normal ones is ten times less than their deviation.
 _LUCK = 10.0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import torch.backends.mha
 
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs, input_name, output_name
@@ -69,7 +72,7 @@ def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRo
     inputs = flat_inputs(job)
     versions = [tensor._version for tensor in inputs]
     names = _input_names(job.graph)
-    with torch.no_grad(), preserved(job.module, backend):
+    with torch.no_grad(), _without_fused_attention(), preserved(job.module, backend):
         flat(*inputs)  # to learn the outputs, and that the forward runs at this size
         outputs = [output_name(i) for i in range(flat.routes.computed)]
         try:
@@ -79,9 +82,7 @@ def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRo
                 str(path),
                 input_names=names,
                 output_names=outputs,
-                dynamic_axes={
-                    name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes
-                },
+                dynamic_axes={name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes},
                 opset_version=opset,
                 dynamo=False,
                 verbose=False,
@@ -95,6 +96,17 @@ def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRo
     if not flat.routes.computed:
         raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
     return flat.routes
+
+
+@contextlib.contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    """Have PyTorch's transformer layers run operator by operator: their fused forms have no counterpart in ONNX."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _input_names(graph: GraphSpec) -> list[str]:
@@ -112,9 +124,5 @@ def _refused(error: Exception, backend: str) -> Exception:
     if isinstance(error, (MemoryError, OSError)):
         return error
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = next(
-        (line for line in lines if "rror" in line or "nsupported" in line), lines[0] if lines else ""
-    )
-    return BackendUnsupportedError(
-        backend, f"the module has no form in ONNX: {type(error).__name__}: {detail[:300]}"
-    )
+    detail = next((line for line in lines if "rror" in line or "nsupported" in line), lines[0] if lines else "")
+    return BackendUnsupportedError(backend, f"the module has no form in ONNX: {type(error).__name__}: {detail[:300]}")

@@ -28,9 +28,7 @@ def preserved(module: torch.nn.Module, backend: str | None = None) -> Iterator[N
         BackendUnsupportedError: If the block changed the values of a buffer, which an engine would not do.
     """
     attributes = [(child, dict(child.__dict__), _contents(child)) for child in module.modules()]
-    buffers = [
-        (name, buffer, _version(buffer), buffer.detach().clone()) for name, buffer in module.named_buffers()
-    ]
+    buffers = [(name, buffer, buffer.detach().clone()) for name, buffer in module.named_buffers()]
     changed: list[str] = []
     try:
         yield
@@ -38,14 +36,12 @@ def preserved(module: torch.nn.Module, backend: str | None = None) -> Iterator[N
         for child, before, contents in attributes:
             _restore(child, before, contents)
         with torch.no_grad():
-            for name, buffer, version, value in buffers:
-                if _version(buffer) != version:
+            for name, buffer, value in buffers:
+                if not _same_bits(buffer, value):  # running statistics change without a new version
                     changed.append(name)
                     buffer.copy_(value)
     if changed and backend is not None:
-        raise BackendUnsupportedError(
-            backend, f"forward changes its state at each call: {', '.join(changed)}"
-        )
+        raise BackendUnsupportedError(backend, f"forward changes its state at each call: {', '.join(changed)}")
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
@@ -78,5 +74,8 @@ def _same(value: Any, copy: Any) -> bool:
     return all(first is second for first, second in zip(value, copy, strict=True))
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and dtype are equal, NaN being equal to itself."""
+    if first.layout is not torch.strided or first.dtype.is_complex:
+        return bool(torch.equal(first, second))
+    return torch.equal(first.reshape(-1).view(torch.uint8), second.reshape(-1).view(torch.uint8))

@@ -144,7 +144,7 @@ def compiled(name: str, parameters: str, body: Sequence[str], names: Names) -> C
     scope = dict(names.namespace)
     # A file name of its own as well: torch.compile keeps notes on functions by file, line and name.
     exec(compile("\n".join(lines), f"<aitune {name} {id(names):x}>", "exec"), scope)
-    function: Callable[..., Any] = scope[name]
+    function: Callable[..., Any] = scope.pop(name)  # left there, function and scope would keep each other alive
     return function
 
 

@@ -15,8 +15,9 @@ __all__ = ["Block", "BlockPlan", "run_block", "seconds_per_call"]
 # A bound for functions that seem to take no time at all (an empty function on a fake clock): with more calls
 # in a batch of 0.2 ms, one call would take less than 12 ns, and no Python function is that quick.
 _MOST_CALLS = 1 << 14
-# Above this many blocks' length in one call, what a cold start adds (below 1 ms) is lost in the noise.
-_LONG_CALL = 10
+# A call as long as this many blocks is long: what a cold start adds (below 1 ms) is lost in its noise.
+_LONG = 10
+_ENOUGH_ROUNDS = 5
 # Tries for the least time of a call: on a busy machine every second call can be stalled for 15 ms.
 _TRIES = 10
 
@@ -29,11 +30,14 @@ class BlockPlan:
         batch: Calls that are timed together: one, unless a call is too quick to be timed alone.
         rounds: Batches in the block.
         dropped: Calls before them that are not timed.
+        patience: Seconds after which the block ends early, if it has five batches by then: on a busy machine every
+            second call can be stalled, and the median is as good by then as it gets.
     """
 
     batch: int
     rounds: int
     dropped: int
+    patience: float = math.inf
 
     @classmethod
     def for_calls_of(cls, seconds: float, config: ProfilingConfig) -> BlockPlan:
@@ -42,7 +46,8 @@ class BlockPlan:
         batch = math.ceil(config.batch_seconds / seconds) if seconds < config.quick_seconds else 1
         rounds = max(1, min(config.block_calls, math.floor(config.block_seconds / (batch * seconds))))
         dropped = max(config.dropped_calls, math.ceil(config.dropped_seconds / seconds))
-        return cls(batch, rounds, 0 if seconds >= _LONG_CALL * config.block_seconds else dropped)
+        long = _LONG * config.block_seconds
+        return cls(batch, rounds, 0 if seconds >= long else dropped, patience=long)
 
     @property
     def calls(self) -> int:
@@ -84,13 +89,16 @@ def run_block(call: Callable[[], object], plan: BlockPlan, stopwatch: Stopwatch,
         outputs = (call(),)
         if plan.dropped > 1:
             repeat(call, plan.dropped - 1)
-    times = []
+    times: list[float] = []
     last: object = None
-    for _ in range(rounds):
+    end = stopwatch.clock.now() + plan.patience
+    while len(times) < rounds:
         del last  # as in use, an output is gone before the next one is made
         seconds, last = stopwatch.time_calls(call, batch)
         times.append(seconds / batch)
-    return Block(statistics.median(times), math.fsum(times) / rounds, min(times), (*outputs, last))
+        if len(times) >= _ENOUGH_ROUNDS and stopwatch.clock.now() >= end:
+            break
+    return Block(statistics.median(times), statistics.fmean(times), min(times), (*outputs, last))
 
 
 def seconds_per_call(call: Callable[[], object], stopwatch: Stopwatch, config: ProfilingConfig) -> float:
@@ -99,7 +107,7 @@ def seconds_per_call(call: Callable[[], object], stopwatch: Stopwatch, config: P
     Calls longer than ten blocks are warmed up once and timed once: repeating them would take the time that
     comparing needs.
     """
-    long = _LONG_CALL * config.block_seconds
+    long = _LONG * config.block_seconds
     warmed = 0.0
     for _ in range(config.warmup_calls):
         warmed += stopwatch.time_calls(call, 1)[0]

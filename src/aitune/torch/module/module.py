@@ -59,6 +59,7 @@ class Module(wrapt.CallableObjectProxy[Any]):
             return getattr(self._self_handle, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
         return self.__wrapped__(*args, **kwargs)
 
     def __dir__(self) -> list[str]:

@@ -6,6 +6,7 @@ holds all conditions as plain expressions, cheapest first; its answer is a funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,13 +136,21 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
 def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
     tests: list[str] = []
     bound: set[str] = set()
-    for access in leaf_expressions(graph, names):
+    accesses = leaf_expressions(graph, names)
+    for access in accesses:
         if isinstance(access.spec, TensorSpec):
             tests.append(_tensor_condition(access.expression, access.spec, names, bound))
         elif isinstance(access.spec, Constant):
             tests.append(_constant_condition(access.expression, access.spec.value, names))
         else:
             tests.append("False")
+    wanting = [
+        f"{access.expression}.requires_grad"
+        for access in accesses
+        if isinstance(access.spec, TensorSpec) and (access.spec.dtype.is_floating_point or access.spec.dtype.is_complex)
+    ]
+    if wanting:
+        tests.append(f"not ({names.of(torch.is_grad_enabled, 'grad')}() and ({' or '.join(wanting)}))")
     return tests
 
 
@@ -161,8 +170,6 @@ def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]
     else:
         tests.append(f"{value}.device == {names.of(spec.device, 'device')}")
     tests.append(f"{value}.layout is {names.of(torch.strided, 'strided')}")
-    if spec.dtype.is_floating_point or spec.dtype.is_complex:
-        tests.append(f"not ({value}.requires_grad and {names.of(torch.is_grad_enabled, 'grad')}())")
     if spec.dtype.is_complex:
         tests.append(f"not {value}.is_conj()")
     return " and ".join(tests)
@@ -187,7 +194,7 @@ def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]
 def _constant_condition(text: str, value: Any, names: Names) -> str:
     if value is None or isinstance(value, bool):
         return f"{text} is {value}"
-    if type(value) in (int, str):
+    if type(value) in (int, str) or (type(value) is float and value != 0 and math.isfinite(value)):
         return f"{names.of(type, 'type')}({text}) is {names.of(type(value), 'kind')} and {text} == {value!r}"
     return f"{names.of(same_constant, 'same')}({text}, {names.of(value, 'constant')})"
 

@@ -70,17 +70,11 @@ class TensorRTProfile:
         key = (path,) if isinstance(path, str) else tuple(path)
         shapes = [tuple(min_shape), tuple(opt_shape), tuple(max_shape)]
         if not key or not isinstance(key[0], str):
-            raise AITuneUserInputError(
-                f"TensorRTProfile: path must start with a parameter name, not {path!r}"
-            )
+            raise AITuneUserInputError(f"TensorRTProfile: path must start with a parameter name, not {path!r}")
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for s in shapes for size in s):
-            raise AITuneUserInputError(
-                f"TensorRTProfile: {path!r} has sizes that are no whole numbers: {shapes}"
-            )
+            raise AITuneUserInputError(f"TensorRTProfile: {path!r} has sizes that are no whole numbers: {shapes}")
         if len({len(shape) for shape in shapes}) != 1:
-            raise AITuneUserInputError(
-                f"TensorRTProfile: the shapes of {path!r} have different ranks: {shapes}"
-            )
+            raise AITuneUserInputError(f"TensorRTProfile: the shapes of {path!r} have different ranks: {shapes}")
         if not all(low <= best <= high for low, best, high in zip(*shapes, strict=True)):
             raise AITuneUserInputError(f"TensorRTProfile: min <= opt <= max must hold for {path!r}: {shapes}")
         self.shapes[key] = ShapeRange(*shapes)
