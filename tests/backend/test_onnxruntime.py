@@ -31,13 +31,13 @@ def sessions(monkeypatch):
     return seen
 
 
-def test_threads_follow_torch_and_do_not_spin(linear_job, built, sessions):
+def test_threads_follow_torch_and_stop_spinning_after_a_call(linear_job, built, sessions):
     built(traced(), linear_job)
     options, providers = sessions[0]
 
     assert options.intra_op_num_threads == torch.get_num_threads()
     assert options.inter_op_num_threads == 1
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
     assert providers == [("CPUExecutionProvider", {})]
 
 
@@ -47,7 +47,7 @@ def test_session_options_are_passed_on(linear_job, built, sessions, capfd):
     given = {
         "intra_op_num_threads": 1,
         "graph_optimization_level": "ORT_DISABLE_ALL",
-        "session.intra_op.allow_spinning": "1",
+        "session.force_spinning_stop": "0",
         "session.set_denormal_as_zero": "1",
     }
     built(traced(session_options=given), linear_job)
@@ -55,7 +55,7 @@ def test_session_options_are_passed_on(linear_job, built, sessions, capfd):
 
     assert options.intra_op_num_threads == 1
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "0"
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert capfd.readouterr() == ("", "")
 

@@ -77,6 +77,8 @@ def test_inputs_may_be_small_or_large_from_call_to_call(job_of, built, assert_sa
         first = engine.run(x)
         x_t = torch.randn(size, 128, 8).transpose(1, 2)
         assert_same(engine.run(x_t), module(x_t))
+        negated = torch.randn(size, 8, 128, dtype=torch.complex64).conj().imag
+        assert_same(engine.run(negated), module(negated))
         assert_same(first, module(x))
         assert torch.equal(x, kept)
 

@@ -173,12 +173,12 @@ class _Request:
 
     Attributes:
         native: The library's request.
-        bound: Tensors whose memory the request uses in this call; it does not keep them alive by itself.
+        bound: Arrays whose memory the request uses in this call; it does not keep them alive by itself.
     """
 
     def __init__(self, openvino: Any, compiled: Any, inputs: int) -> None:
         self.native = compiled.create_infer_request()
-        self.bound: list[torch.Tensor] = []
+        self.bound: list[Any] = []
         self._openvino = openvino
         self._buffers: list[torch.Tensor | None] = [None] * inputs
 
@@ -191,21 +191,23 @@ class _Request:
             buffer.copy_(tensor)
         elif tensor.nbytes > _LARGE:
             self._buffers[port] = None  # so that the next call binds again
-            self.bound.append(tensor.contiguous())
-            self._bind(port, self.bound[-1])
+            self.bound.append(self._bind(port, tensor.contiguous()))
         else:
             with torch.inference_mode(False):  # a buffer made in inference mode could not be written to outside it
                 self._buffers[port] = buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
             buffer.copy_(tensor)
             self._bind(port, buffer)
 
-    def _bind(self, port: int, tensor: torch.Tensor) -> None:
+    def _bind(self, port: int, tensor: torch.Tensor) -> Any:
+        """Bind a tensor's memory (that of a copy, if its values are negated lazily), and return its array."""
         if tensor.dtype is torch.bfloat16:  # numpy has none: the same bits as integers
-            array = tensor.view(torch.int16).numpy()
+            array = tensor.view(torch.int16).numpy(force=True)
             value = self._openvino.Tensor(array, list(tensor.shape), self._openvino.Type.bf16)
         else:
-            value = self._openvino.Tensor(tensor.numpy(force=True), True)
+            array = tensor.numpy(force=True)
+            value = self._openvino.Tensor(array, True)
         self.native.set_input_tensor(port, value)
+        return array
 
 
 def _computed_specs(graph: GraphSpec, routes: OutputRoutes) -> list[TensorSpec]:

@@ -58,7 +58,7 @@ class ProfilingConfig:
     batch_seconds: float = 0.0002
     min_blocks: int = 10
     max_blocks: int = 160
-    max_seconds: float = 120.0
+    max_seconds: float = 30.0
     confidence: float = 0.99
     busy_spread: float = 0.05
     latency_calls: int = 200

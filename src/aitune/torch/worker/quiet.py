@@ -36,11 +36,11 @@ def process_state_kept(log: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         sink: IO[str] = stack.enter_context(log.open("a", encoding="utf-8", errors="replace"))
         if not console_output():
+            stack.enter_context(_logging_to(sink))
             stack.enter_context(contextlib.redirect_stdout(sink))
             stack.enter_context(contextlib.redirect_stderr(sink))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(_logging_to(sink))
         try:
             yield
         finally:
@@ -122,16 +122,26 @@ def _logging_state() -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _logging_to(sink: IO[str]) -> Iterator[None]:
-    """Send records of other libraries to the log alone: their handlers may hold the console."""
-    handler = logging.StreamHandler(sink)
-    handlers = list(logging.root.handlers)
-    logging.root.handlers[:] = [handler, *(kept for kept in handlers if _is_capture(kept))]
+    """Send what handlers would print to the log: libraries' own handlers hold the console's streams."""
+    console = (sys.__stdout__, sys.__stderr__, sys.stdout, sys.stderr)
+    moved = [(handler, handler.stream) for handler in _stream_handlers() if handler.stream in console]
+    for handler, _ in moved:
+        handler.setStream(sink)
     try:
         yield
     finally:
-        logging.root.handlers[:] = handlers
+        for handler, stream in moved:
+            handler.setStream(stream)
+        for handler in _stream_handlers():
+            if handler.stream is sink:  # made meanwhile, while the sink stood in for the console
+                handler.setStream(sys.__stderr__)
 
 
-def _is_capture(handler: logging.Handler) -> bool:
-    """Whether a handler keeps records in memory, as test runners do, and prints nothing."""
-    return not isinstance(handler, logging.StreamHandler)
+def _stream_handlers() -> list[logging.StreamHandler[Any]]:
+    """Return every handler that writes to a stream and is no file."""
+    return [
+        handler
+        for logger in _loggers()
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)
+    ]

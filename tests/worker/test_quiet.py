@@ -1,0 +1,86 @@
+"""A builder in this process cannot change it, and its output goes to the log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from aitune.torch.worker.quiet import process_state_kept
+
+
+def misbehave(folder):
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    os.chdir(folder)
+    os.environ["LEFT_BEHIND"] = "1"
+    sys.path.append("nowhere")
+    warnings.simplefilter("error")
+    logging.getLogger().setLevel(logging.CRITICAL)
+    logging.getLogger("some.library").addHandler(logging.StreamHandler())
+    logging.disable(logging.CRITICAL)
+
+
+def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
+    cwd, environment, path, filters = os.getcwd(), dict(os.environ), list(sys.path), list(warnings.filters)
+    level, handlers = logging.root.level, list(logging.root.handlers)
+    with unchanged_torch_state(), process_state_kept(tmp_path / "build.log"):
+        misbehave(tmp_path)
+    assert os.getcwd() == cwd
+    assert dict(os.environ) == environment
+    assert sys.path == path
+    assert list(warnings.filters) == filters
+    assert (logging.root.level, logging.root.handlers) == (level, handlers)
+    assert logging.root.manager.disable == 0
+
+
+def test_state_is_put_back_after_an_exception(tmp_path, unchanged_torch_state):
+    with unchanged_torch_state(), pytest.raises(KeyError), process_state_kept(tmp_path / "build.log"):
+        misbehave(tmp_path)
+        raise KeyError
+
+
+def test_output_goes_to_the_log(tmp_path, capsys):
+    held = logging.StreamHandler(sys.stderr)  # as libraries do when they are imported
+    logger = logging.getLogger("held.library")
+    logger.addHandler(held)
+    log = tmp_path / "deep" / "build.log"
+    try:
+        with process_state_kept(log):
+            print("printed")
+            print("complained", file=sys.stderr)
+            warnings.warn("warned", stacklevel=1)
+            logger.warning("logged")
+    finally:
+        logger.removeHandler(held)
+    assert held.stream is sys.stderr
+    assert capsys.readouterr() == ("", "")
+    assert log.read_text().splitlines() == ["printed", "complained", "logged"]
+
+
+def test_a_handler_that_was_made_meanwhile_does_not_keep_the_log(tmp_path, capfd):
+    with process_state_kept(tmp_path / "build.log"):
+        logger = logging.getLogger("made.meanwhile")
+        logger.addHandler(logging.StreamHandler())
+    try:
+        logger.warning("later")
+    finally:
+        logger.handlers.clear()
+    assert "later" in capfd.readouterr().err
+
+
+def test_the_console_can_be_asked_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("AITUNE_CONSOLE_OUTPUT", "1")
+    with process_state_kept(tmp_path / "build.log"):
+        print("live")
+    assert capsys.readouterr().out == "live\n"
