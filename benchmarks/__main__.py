@@ -14,9 +14,7 @@ BENCHMARKS: dict[str, Callable[[bool], Record]] = {"dispatch": dispatch.measure,
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", nargs="?", default="all", choices=["all", *BENCHMARKS])
-    parser.add_argument(
-        "--quick", action="store_true", help="few repetitions, to try it out; writes no record"
-    )
+    parser.add_argument("--quick", action="store_true", help="few repetitions, to try it out; writes no record")
     arguments = parser.parse_args()
     for name, measure in BENCHMARKS.items():
         if arguments.name not in ("all", name):

@@ -88,16 +88,12 @@ def measure(quick: bool) -> Record:
         with torch.no_grad():
             times = interleaved(ways, arguments, blocks, calls)
         if any(handle.stats.fallbacks.values()):
-            raise RuntimeError(
-                f"{name}: calls went to the original, so that the figures mean nothing: {handle.stats}"
-            )
+            raise RuntimeError(f"{name}: calls went to the original, so that the figures mean nothing: {handle.stats}")
         bare_us[name] = round(sorted(times["bare"])[blocks // 2], 3)
         for way in ("module", "handle"):
             added = [tuned - base for tuned, base in zip(times[way], times["bare"], strict=True)]
             figures.append(figure(f"{name}, {way}(...)", "µs", added, goal))
-    return Record(
-        "dispatch", tuple(figures), {"blocks": blocks, "calls per block": calls, "bare call, µs": bare_us}
-    )
+    return Record("dispatch", tuple(figures), {"blocks": blocks, "calls per block": calls, "bare call, µs": bare_us})
 
 
 def tune(net: nn.Module, sample: Callable[[], tuple[Any, ...]]) -> Any:

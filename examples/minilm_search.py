@@ -69,9 +69,7 @@ def main(quick: bool = False) -> int:
     after = search(model)
     for query, ranking in zip(QUERIES, after, strict=True):
         print(f"\n{query}", *(f"  {SENTENCES[index]}" for index in ranking), sep="\n")
-    print(
-        "\nThe rankings are", "the same as before tuning." if before == after else f"NOT as before: {before}"
-    )
+    print("\nThe rankings are", "the same as before tuning." if before == after else f"NOT as before: {before}")
     return 0 if before == after else 1
 
 

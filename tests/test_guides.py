@@ -33,9 +33,7 @@ GUIDES = Path(os.environ.get("AITUNE_GUIDES", ROOT.parent / "shared" / "referenc
 GUIDE = GUIDES / "tune-strategies-guide.txt"
 STRATEGIES = ("OneBackendStrategy", "FirstWinsStrategy", "MaxThroughputStrategy")
 
-needs_guides = pytest.mark.skipif(
-    not GUIDES.is_dir(), reason=f"no guides in {GUIDES}; AITUNE_GUIDES names another"
-)
+needs_guides = pytest.mark.skipif(not GUIDES.is_dir(), reason=f"no guides in {GUIDES}; AITUNE_GUIDES names another")
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="TensorRT may work on this machine")
 
 # The text has no fences: a block begins after a line "Usage" and ends before the next heading.
@@ -109,17 +107,13 @@ def one_backend() -> Any:
 
 
 def first_wins() -> Any:
-    return ait.FirstWinsStrategy(
-        backends=[TensorRTBackend(config=TensorRTBackendConfig()), TorchInductorJitBackend()]
-    )
+    return ait.FirstWinsStrategy(backends=[TensorRTBackend(config=TensorRTBackendConfig()), TorchInductorJitBackend()])
 
 
 def max_throughput() -> Any:
     inductor = TorchInductorJitBackend(config=TorchInductorJitBackendConfig(mode="max-autotune"))
     quantized = TorchAOBackend(config=TorchAOBackendConfig(quantization="fp8wo"))
-    return ait.MaxThroughputStrategy(
-        backends=[TensorRTBackend(config=TensorRTBackendConfig()), inductor, quantized]
-    )
+    return ait.MaxThroughputStrategy(backends=[TensorRTBackend(config=TensorRTBackendConfig()), inductor, quantized])
 
 
 @needs_no_gpu

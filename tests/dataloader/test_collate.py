@@ -271,9 +271,7 @@ def listed(value):
     if isinstance(value, dict):
         return {key: listed(inner) for key, inner in value.items()}
     if isinstance(value, (tuple, list)):
-        return [torch.tensor([ord(letter) for letter in type(value).__name__])] + [
-            listed(inner) for inner in value
-        ]
+        return [torch.tensor([ord(letter) for letter in type(value).__name__])] + [listed(inner) for inner in value]
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor([ord(letter) for letter in repr(value)])

@@ -29,9 +29,7 @@ def test_a_single_size_is_an_error_that_proposes_the_list():
         Limits.checked(4)
 
 
-@pytest.mark.parametrize(
-    "sizes", [[], [0], [-1], [True], [1.0], ["1"], [None], "12", {1, 2}, {"a": 1}, 0, 2.5, True]
-)
+@pytest.mark.parametrize("sizes", [[], [0], [-1], [True], [1.0], ["1"], [None], "12", {1, 2}, {"a": 1}, 0, 2.5, True])
 def test_anything_else_is_an_error_that_says_what_is_taken(sizes):
     with pytest.raises(AITuneUserInputError, match=r"batch_sizes .*\[1, 2\]"):
         Limits.checked(sizes)
@@ -44,7 +42,5 @@ def test_a_number_of_batches_is_taken_as_it_is():
 
 @pytest.mark.parametrize("most", [0, -1, True, 1.5, "3", [3]])
 def test_a_number_of_batches_below_one_is_an_error(most):
-    with pytest.raises(
-        AITuneUserInputError, match="max_num_batches_per_batch_size must be an integer of at least 1"
-    ):
+    with pytest.raises(AITuneUserInputError, match="max_num_batches_per_batch_size must be an integer of at least 1"):
         Limits.checked(None, most)

@@ -47,8 +47,7 @@ def batches(dataset, *args, **kwargs):
 def firsts(dataset, *args, **kwargs):
     """Return size and first number of each row, for datasets of one tensor a sample."""
     return [
-        (batch.size, [row.flatten()[0].item() for row in batch.args[0]])
-        for batch in batches(dataset, *args, **kwargs)
+        (batch.size, [row.flatten()[0].item() for row in batch.args[0]]) for batch in batches(dataset, *args, **kwargs)
     ]
 
 
@@ -219,9 +218,7 @@ def test_a_factory_whose_batches_lead_with_another_axis_has_the_size_that_was_as
 
 
 def test_the_collate_fn_of_a_factory_decides_the_arguments():
-    factory = DataLoaderFactory(
-        ["a", "bb"], collate_fn=lambda texts: {"texts": texts, "pad": max(map(len, texts))}
-    )
+    factory = DataLoaderFactory(["a", "bb"], collate_fn=lambda texts: {"texts": texts, "pad": max(map(len, texts))})
     (batch,) = batches(factory, [2])
     assert (batch.args, batch.kwargs, batch.size) == ((), {"texts": ["a", "bb"], "pad": 2}, 2)
 
@@ -241,9 +238,7 @@ def first_error(dataset, *args):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "dataset", [[], (), Rows(0), iter([]), DataLoader(Stream(), batch_size=4, drop_last=True)]
-)
+@pytest.mark.parametrize("dataset", [[], (), Rows(0), iter([]), DataLoader(Stream(), batch_size=4, drop_last=True)])
 def test_an_empty_dataset_is_an_error(dataset):
     message = first_error(dataset)
     assert "empty" in message or "yields no" in message

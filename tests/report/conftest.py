@@ -14,9 +14,7 @@ LONG_REASON = (
 )
 
 TRIALS = (
-    Trial(
-        backend="TensorRTBackend()", verdict=Verdict.unsupported, reason="needs cuda, the module is on cpu"
-    ),
+    Trial(backend="TensorRTBackend()", verdict=Verdict.unsupported, reason="needs cuda, the module is on cpu"),
     Trial(
         backend="TorchInductorAotBackend(freezing=True, use_cuda_graphs=False)",
         verdict=Verdict.slower,

@@ -51,9 +51,7 @@ def test_every_result_comes_back_as_it_was(result):
     again = TuneResult.from_json(text)
     assert again.to_json() == text
     assert list(again.modules) == list(result.modules)
-    assert repr(dataclasses.astuple(again)) == repr(
-        dataclasses.astuple(result)
-    )  # repr: NaN is not equal to itself
+    assert repr(dataclasses.astuple(again)) == repr(dataclasses.astuple(result))  # repr: NaN is not equal to itself
 
 
 def test_the_names_are_those_of_the_classes(result):

@@ -32,9 +32,7 @@ def test_candidates_are_numbered_in_their_order_and_unsuitable_ones_have_their_r
 
 
 def test_a_graph_without_a_suitable_candidate_says_what_follows():
-    assert "no candidate suits it, so it would stay as it is" in plan_text(
-        [GraphPlan("m", "graph0")], width=100
-    )
+    assert "no candidate suits it, so it would stay as it is" in plan_text([GraphPlan("m", "graph0")], width=100)
 
 
 def test_no_graph_says_so():

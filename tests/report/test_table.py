@@ -61,9 +61,7 @@ def test_a_backend_is_wrapped_before_an_option_and_never_cut(result, trials, wid
     left = squeezed("".join(line[1:column].replace("float32", "").replace("bfloat16 ", "") for line in lines))
     for trial in trials:
         assert trial.backend.split("(")[0] in left
-        assert all(
-            any(option in line for line in lines) for option in re.findall(r"\w+=[^,)]*", trial.backend)
-        )
+        assert all(any(option in line for line in lines) for option in re.findall(r"\w+=[^,)]*", trial.backend))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -143,10 +141,7 @@ def test_a_module_that_was_put_back_does_not_claim_to_be_served_by_its_choice(tr
     end = EndToEnd(1.0, 1.0, 1.0, 0.99, 1.01, put_back=("m",), note="timed 12 times")
     text = as_text(TuneResult({"m": ModuleResult("m", "Linear", (graph,), put_back=True)}, end), 120)
     assert "m (Linear): put back: the whole was slower with it" in text
-    assert (
-        "runs the original, as before; ONNXRuntimeBackend(), 1.35x [1.31, 1.38], error 3.2e-06 was its best"
-        in text
-    )
+    assert "runs the original, as before; ONNXRuntimeBackend(), 1.35x [1.31, 1.38], error 3.2e-06 was its best" in text
     assert "put back, because the whole was slower with them: m" in text
     assert "timed 12 times" in text
 
@@ -162,12 +157,8 @@ def test_a_dry_run_and_an_interrupted_tune_say_so():
 
 
 def test_markup_and_escapes_in_foreign_text_are_shown_as_text():
-    trial = Trial(
-        backend="A(x='[red]b[/red]')", verdict=Verdict.wrong, reason=":smile: [bold]\x1b[31mno[/bold]"
-    )
-    text = as_text(
-        TuneResult({"[m]": ModuleResult("[m]", "L", (GraphResult("graph0", trials=(trial,)),))}), 120
-    )
+    trial = Trial(backend="A(x='[red]b[/red]')", verdict=Verdict.wrong, reason=":smile: [bold]\x1b[31mno[/bold]")
+    text = as_text(TuneResult({"[m]": ModuleResult("[m]", "L", (GraphResult("graph0", trials=(trial,)),))}), 120)
     assert "A(x='[red]b[/red]')" in text
     assert ":smile: [bold]no[/bold]" in text
     assert "[m] (L)" in text

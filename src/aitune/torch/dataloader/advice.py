@@ -65,9 +65,7 @@ def _second_batch_axis(dataset: torch.Tensor, batch: Batch) -> AITuneUserInputEr
     )
 
 
-def _positional_limit(
-    func: Callable[..., Any], batch: Batch, error: TypeError
-) -> tuple[int | None, str | None]:
+def _positional_limit(func: Callable[..., Any], batch: Batch, error: TypeError) -> tuple[int | None, str | None]:
     """Return how many positional arguments are taken, and a keyword that is not; None where all is well."""
     try:
         signature = inspect.signature(_entry(func))
@@ -89,9 +87,7 @@ def _positional_limit(
 
 def _limit_in(error: TypeError, batch: Batch) -> tuple[int | None, str | None]:
     """Read the same from Python's message, for functions that pass everything on to another one."""
-    counted = re.search(
-        r"takes (?:from \d+ to )?(\d+) positional arguments? but (\d+) (?:was|were) given", str(error)
-    )
+    counted = re.search(r"takes (?:from \d+ to )?(\d+) positional arguments? but (\d+) (?:was|were) given", str(error))
     if counted:
         takes, given = int(counted[1]), int(counted[2])
         own = given - len(batch.args)  # 1 for a method, which counts self
@@ -103,9 +99,7 @@ def _limit_in(error: TypeError, batch: Batch) -> tuple[int | None, str | None]:
 
 def _extra_item(function: str, taken: int, batch: Batch, dataset: Any) -> AITuneUserInputError:
     extra = batch.args[taken:]
-    words = " and ".join(
-        f"item {taken + i} ({describe(value)} in the batch)" for i, value in enumerate(extra)
-    )
+    words = " and ".join(f"item {taken + i} ({describe(value)} in the batch)" for i, value in enumerate(extra))
     kept = "sample[0]" if taken == 1 else f"sample[:{taken}]"
     return AITuneUserInputError(
         f"{function} takes {taken} positional {'argument' if taken == 1 else 'arguments'} but the samples "

@@ -68,9 +68,7 @@ class Form(Enum):
         """
         if isinstance(batch, list) and _is_pair(batch):
             return cls.PAIR
-        is_text = (
-            isinstance(batch, list) and bool(batch) and all(isinstance(item, (str, bytes)) for item in batch)
-        )
+        is_text = isinstance(batch, list) and bool(batch) and all(isinstance(item, (str, bytes)) for item in batch)
         return cls.ONE if is_text else cls.of_sample(batch)
 
     def arguments(self, value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

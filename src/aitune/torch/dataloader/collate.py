@@ -75,9 +75,7 @@ class _Place:
     def attribute(self, name: str) -> _Place:
         return _Place(f"{self.path}.{name}", self.indices)
 
-    def differ(
-        self, values: Sequence[Any], other: int, words: Callable[[Any], str] = describe
-    ) -> AITuneUserInputError:
+    def differ(self, values: Sequence[Any], other: int, words: Callable[[Any], str] = describe) -> AITuneUserInputError:
         """Say that the values at 0 and at `other` do not fit together."""
         return AITuneUserInputError(
             f"{self.path} is {words(values[0])} in sample {self.indices[0]} but {words(values[other])} in "
@@ -85,9 +83,7 @@ class _Place:
         )
 
     def impossible(self, value: object, reason: str) -> AITuneUserInputError:
-        return AITuneUserInputError(
-            f"{self.path} is {describe(value)}, which cannot be collated ({reason}): {_ADVICE}"
-        )
+        return AITuneUserInputError(f"{self.path} is {describe(value)}, which cannot be collated ({reason}): {_ADVICE}")
 
 
 _ADVICE = (
@@ -220,9 +216,7 @@ def _join_records(values: list[Any], place: _Place) -> Any:
             raise place.differ(values, other)
     if not any(map(_holds_tensor, values)) and all(value is first or value == first for value in values):
         return first  # settings, such as a model's configuration
-    result = copy.copy(
-        first
-    )  # not through __init__: fields may be init=False, and __post_init__ may have effects
+    result = copy.copy(first)  # not through __init__: fields may be init=False, and __post_init__ may have effects
     for item in dataclasses.fields(first):
         column = [getattr(value, item.name) for value in values]
         object.__setattr__(result, item.name, _join(column, place.attribute(item.name)))
@@ -234,9 +228,7 @@ def _join_sequences(values: list[Any], place: _Place) -> Any:
     for other, value in enumerate(values):
         if type(value) is not type(first) or len(value) != len(first):
             raise place.differ(values, other)
-    joined = [
-        _join(list(column), place.item(index)) for index, column in enumerate(zip(*values, strict=True))
-    ]
+    joined = [_join(list(column), place.item(index)) for index, column in enumerate(zip(*values, strict=True))]
     try:
         return type(first)._make(joined) if hasattr(first, "_fields") else type(first)(joined)
     except Exception as error:  # the constructor is the user's
@@ -254,9 +246,7 @@ def _join_objects(values: list[Any], place: _Place) -> Any:
     structure = flat[0][1]
     if _holds_tensor(first) and all(other == structure for _, other in flat) and not structure.is_leaf:
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
-        return structure.unflatten(
-            [_join(list(column), place.item(index)) for index, column in enumerate(columns)]
-        )
+        return structure.unflatten([_join(list(column), place.item(index)) for index, column in enumerate(columns)])
     if all(value is first for value in values):
         return first
     raise place.impossible(

@@ -75,9 +75,7 @@ class StreamSamples:
                 raise failed(f"reading sample {index} of the dataset", error) from error
             self._kept.append(_present(sample, index))
         if not self._kept:
-            raise AITuneUserInputError(
-                f"the dataset yields no sample ({type_name(type(self._iterable))}): {_EMPTY}"
-            )
+            raise AITuneUserInputError(f"the dataset yields no sample ({type_name(type(self._iterable))}): {_EMPTY}")
         return len(self._kept)
 
     def __getitem__(self, index: int) -> Any:
@@ -116,9 +114,7 @@ def failed(doing: str, error: Exception) -> AITuneUserInputError:
     """Return the error for code of the user that raised; one that is ours already stays as it is."""
     if isinstance(error, AITuneUserInputError):
         return error
-    return AITuneUserInputError(
-        f"{doing} raised {type_name(type(error))}: {error}. The cause is chained; fix it there"
-    )
+    return AITuneUserInputError(f"{doing} raised {type_name(type(error))}: {error}. The cause is chained; fix it there")
 
 
 _EMPTY = "pass at least one sample, such as [x] with x the input of one call without its batch axis"
@@ -133,13 +129,9 @@ def _check_form(dataset: Any) -> None:
             f"one a sample, or [dataset] if it is the keyword arguments of one sample"
         )
     if isinstance(dataset, (str, bytes)):
-        raise AITuneUserInputError(
-            f"the dataset is one {describe(dataset)}: pass a list of them, such as [text]"
-        )
+        raise AITuneUserInputError(f"the dataset is one {describe(dataset)}: pass a list of them, such as [text]")
     if isinstance(dataset, DataLoader):
-        raise AITuneUserInputError(
-            "a DataLoader makes batches, and samples are needed here: pass its dataset"
-        )
+        raise AITuneUserInputError("a DataLoader makes batches, and samples are needed here: pass its dataset")
     holds_samples = hasattr(dataset, "__iter__") or hasattr(dataset, "__getitem__")
     if not holds_samples or isinstance(dataset, (torch.nn.Module, type)):
         raise AITuneUserInputError(

@@ -84,9 +84,7 @@ class DataLoaderFactory:
             num_workers=self.num_workers,
             collate_fn=self.collate_fn or collate,
             drop_last=True,
-            generator=torch.Generator().manual_seed(
-                0
-            ),  # else the loader draws its seed from the global generator
+            generator=torch.Generator().manual_seed(0),  # else the loader draws its seed from the global generator
         )
 
     def _stream(self, samples: StreamSamples) -> Iterable[Any]:

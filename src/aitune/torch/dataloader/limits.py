@@ -60,9 +60,7 @@ class Limits:
 
 def _sizes(given: object) -> list[int]:
     if _positive(given) is not None:
-        raise AITuneUserInputError(
-            f"batch_sizes must be a list of sizes, got {given!r}: write batch_sizes=[{given}]"
-        )
+        raise AITuneUserInputError(f"batch_sizes must be a list of sizes, got {given!r}: write batch_sizes=[{given}]")
     if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
         raise AITuneUserInputError(
             f"batch_sizes must be a list of integers of at least 1 such as {list(DEFAULT_BATCH_SIZES)}, "

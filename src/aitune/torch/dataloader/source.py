@@ -107,17 +107,13 @@ class BatchSource:
         number = -1
         for number, value in enumerate(islice(_reading(loader, name), self.limits.most)):
             if value is None:
-                raise AITuneUserInputError(
-                    f"batch {number} of {name} is None: let its collate_fn return the batch"
-                )
+                raise AITuneUserInputError(f"batch {number} of {name} is None: let its collate_fn return the batch")
             args, kwargs = Form.of_batch(value).arguments(value)
             leading = leading_size(*args, *kwargs.values())
             usual = leading if number == 0 else usual
             yield Batch(args, kwargs, _size_of(leading, usual, asked))
         if number < 0:
-            raise AITuneUserInputError(
-                f"{name} yields no batch: give it a dataset with at least one full batch"
-            )
+            raise AITuneUserInputError(f"{name} yields no batch: give it a dataset with at least one full batch")
 
     def _of_factory(self, factory: DataLoaderFactory) -> Iterator[Batch]:
         loaders = []
@@ -128,9 +124,7 @@ class BatchSource:
             except Exception as error:  # may be the user's override
                 raise failed(name, error) from error
             if not hasattr(loader, "__iter__"):
-                raise AITuneUserInputError(
-                    f"{name} returned {describe(loader)}: return an iterable of batches"
-                )
+                raise AITuneUserInputError(f"{name} returned {describe(loader)}: return an iterable of batches")
             loaders.append(self._of_loader(loader, name, size))
         yield from _begun(loaders)
 

@@ -79,6 +79,4 @@ def _lines(plan: GraphPlan, width: int) -> list[str]:
 
 def _wrapped(text: str, label: str, width: int) -> list[str]:
     indent = " " * (len(label) + 2)
-    return textwrap.wrap(
-        one_line(text), width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False
-    )
+    return textwrap.wrap(one_line(text), width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False)

@@ -84,9 +84,7 @@ def _(event: GraphChosen, before: Situation) -> str:
         return f"{_place(event.module, event.graph)}: the original stays"
     trial = next((trial for trial in before.trials if trial.accepted and trial.backend == event.chosen), None)
     facts = "" if trial is None else figures(trial)
-    return f"{_place(event.module, event.graph)}: chose {one_line(event.chosen)}" + (
-        f", {facts}" if facts else ""
-    )
+    return f"{_place(event.module, event.graph)}: chose {one_line(event.chosen)}" + (f", {facts}" if facts else "")
 
 
 @sentence.register
