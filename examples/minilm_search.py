@@ -64,7 +64,7 @@ def main(quick: bool = False) -> int:
     by_length = sorted(SENTENCES, key=lambda sentence: len(TOKENIZER.tokenize(sentence)))
     sizes, batches = ([1, 4], 2) if quick else ([1, 4, 16], 6)
     result = ait.tune(model, ByLength(by_length, tokens), sizes, batches, device="cpu", progress=True)
-    print(result, f"end to end: {result.end_to_end}", sep="\n\n")
+    print(result)
 
     after = search(model)
     for query, ranking in zip(QUERIES, after, strict=True):

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def misbehave(folder):
     torch.set_grad_enabled(False)
     torch.manual_seed(0)
     random.seed(0)
-    np.random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - what a builder may do
     os.chdir(folder)
     os.environ["LEFT_BEHIND"] = "1"
     sys.path.append("nowhere")
@@ -32,11 +33,11 @@ def misbehave(folder):
 
 
 def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
-    cwd, environment, path, filters = os.getcwd(), dict(os.environ), list(sys.path), list(warnings.filters)
+    cwd, environment, path, filters = Path.cwd(), dict(os.environ), list(sys.path), list(warnings.filters)
     level, handlers = logging.root.level, list(logging.root.handlers)
     with unchanged_torch_state(), process_state_kept(tmp_path / "build.log"):
         misbehave(tmp_path)
-    assert os.getcwd() == cwd
+    assert Path.cwd() == cwd
     assert dict(os.environ) == environment
     assert sys.path == path
     assert list(warnings.filters) == filters
@@ -45,9 +46,13 @@ def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
 
 
 def test_state_is_put_back_after_an_exception(tmp_path, unchanged_torch_state):
-    with unchanged_torch_state(), pytest.raises(KeyError), process_state_kept(tmp_path / "build.log"):
-        misbehave(tmp_path)
-        raise KeyError
+    def fail():
+        with process_state_kept(tmp_path / "build.log"):
+            misbehave(tmp_path)
+            raise KeyError
+
+    with unchanged_torch_state(), pytest.raises(KeyError):
+        fail()
 
 
 def test_output_goes_to_the_log(tmp_path, capsys):
