@@ -97,6 +97,12 @@ def test_resizing_repeats_and_slices_and_keeps_values_legal(graph):
     assert tuple(smaller.args[1]["pairs"].shape) == (2, 2)
 
 
+def test_a_seed_chooses_which_rows_come_first(graph):
+    one = sample(3, 5)
+    shifted = graph.resized(one, {"batch0": 2, "dim0": 4}, seed=2)
+    assert torch.equal(shifted.args[0], one.args[0][[2, 0], :4])
+
+
 def test_resizing_shares_no_memory_with_the_sample(graph):
     one = sample(2, 5)
     graph.resized(one, {}).args[0].fill_(-1)

@@ -215,6 +215,25 @@ def test_check_is_for_strategies_without_one(model, samples, double_agent):
 
 
 @argument("tune", "seed")
+def test_seed_chooses_the_rows_of_synthesised_batches(model, samples):
+    def seen(seed):
+        rows = []
+
+        def make(job):
+            def run(x):
+                rows.append(tuple(x[:, 0].tolist()) if len(x) == 3 else None)
+                return job.forward(x)
+
+            return run
+
+        strategy = ait.OneBackendStrategy(FunctionBackend(make)).enable_find_max_batch_size(False)
+        ait.tune(ait.Module(model, "m", strategy), samples, batch_sizes=[2, 4], seed=seed)
+        return {row for row in rows if row is not None}
+
+    assert seen(0) == seen(0) != seen(1)
+
+
+@argument("tune", "seed")
 def test_seed_is_checked_and_leaves_the_global_random_state(model, samples, always, unchanged_torch_state):
     wrapped = ait.Module(model, "m", always())
     with unchanged_torch_state():

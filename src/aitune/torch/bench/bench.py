@@ -190,7 +190,7 @@ class Bench:
     @cached_property
     def _proof(self) -> Proof:
         self._stage("", "reference")
-        return Proof.prepare(self.job, self.rules.check)
+        return Proof.prepare(self.job, self.rules.check, self._tools.seed)
 
     def _stage(self, backend: str, stage: str) -> None:
         publish(StageStarted(self._recorded.name, self._recorded.graph.name, backend, stage))

@@ -9,7 +9,7 @@ from typing import Any
 from aitune.exceptions import CorrectnessError
 from aitune.torch.backend import Engine
 from aitune.torch.bench.workload import Workload
-from aitune.torch.check import Check, Judgement, OutputWatch, Quota, Subject, judge, prepare
+from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Quota, Subject, judge, prepare
 from aitune.torch.graph.job import Job
 from aitune.torch.trial import Trial
 
@@ -29,13 +29,14 @@ class Proof:
     subject: Subject
 
     @classmethod
-    def prepare(cls, job: Job, check: Check | None) -> Proof:
+    def prepare(cls, job: Job, check: Check | None, seed: int = 0) -> Proof:
         """Run the module and its reference through every question.
 
         Raises:
             Exception: What the module itself raises on a recorded call.
         """
-        return cls(prepare(job.module, job.graph, job.samples, forward=job.forward, check=check))
+        effort = Effort(seed=seed)
+        return cls(prepare(job.module, job.graph, job.samples, forward=job.forward, check=check, effort=effort))
 
     @property
     def notes(self) -> tuple[str, ...]:

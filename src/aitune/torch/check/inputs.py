@@ -58,11 +58,16 @@ def sample_probes(graph: GraphSpec, samples: Sequence[Sample]) -> list[Probe]:
     return [Probe(f"sample {i}", sample, graph.signature, recorded=True) for i, sample in enumerate(samples)]
 
 
-def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample]) -> tuple[list[Probe], list[str]]:
+def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample], seed: int = 0) -> tuple[list[Probe], list[str]]:
     """Make inputs of sizes that no sample has, and the first sample with another layout and other contents.
 
     Sizes are all dimensions at their smallest, at their largest, in between; then each dimension alone, the
     others as in the first sample. At most 16 sizes.
+
+    Args:
+        graph: The graph.
+        samples: Recorded calls of it.
+        seed: Chooses which rows of a sample make up a batch of another size.
 
     Returns:
         The probes, and notes about sizes that were left out.
@@ -77,7 +82,7 @@ def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample]) -> tuple[lis
             notes.append(f"not checked at {label}: a call of that size may not fit in memory")
             continue
         nearest = min(known, key=lambda entry: _distance(entry[1], sizes))[0]
-        probes.append(Probe(label, graph.resized(nearest, sizes), graph.signature))
+        probes.append(Probe(label, graph.resized(nearest, sizes, seed), graph.signature))
     strided = _strided(graph, first)
     if strided is not None:
         probes.append(Probe("sample 0 in another memory layout", strided, graph.signature))

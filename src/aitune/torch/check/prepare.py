@@ -38,11 +38,13 @@ class Effort:
         reference: Whether to run a copy in higher precision, or what that gave elsewhere for the same calls.
         reference_seconds: Time after which eager is the reference of the calls that are left; None for no
             limit.
+        seed: Chooses which rows of a sample make up a synthesised batch.
     """
 
     synthesised: bool = True
     reference: Reference | bool = True
     reference_seconds: float | None = None
+    seed: int = 0
 
 
 def prepare(
@@ -128,7 +130,7 @@ def _probes(graph: GraphSpec, samples: Sequence[Sample], effort: Effort) -> tupl
     probes = sample_probes(graph, samples)
     if not effort.synthesised:
         return probes, []
-    more, notes = synthesised_probes(graph, samples)
+    more, notes = synthesised_probes(graph, samples, effort.seed)
     return probes + more, notes
 
 

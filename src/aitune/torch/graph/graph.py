@@ -95,7 +95,7 @@ class GraphSpec:
                     return None
         return sizes
 
-    def resized(self, sample: Sample, sizes: Mapping[str, int]) -> Sample:
+    def resized(self, sample: Sample, sizes: Mapping[str, int], seed: int = 0) -> Sample:
         """Make a sample of other sizes out of one: entries are repeated or left out along the axes that change.
 
         Values stay those of the sample, so that integer inputs (token ids, indices) stay legal.
@@ -104,13 +104,16 @@ class GraphSpec:
             sample: A recorded sample of this graph; not modified.
             sizes: New size by dimension name; dimensions that are not named keep theirs. A change of the batch
                 dimension changes every batch dimension in proportion.
+            seed: Which rows come first along a batch dimension; 0 keeps their order.
 
         Returns:
             A sample with tensors of its own.
         """
         tensors = self.input_tensors(sample.args, sample.kwargs)
         sizes = self._in_proportion(tensors, sizes)
-        resized = [_resize(spec, tensor, sizes) for spec, tensor in zip(self.inputs.tensors, tensors, strict=True)]
+        resized = [
+            _resize(spec, tensor, sizes, seed) for spec, tensor in zip(self.inputs.tensors, tensors, strict=True)
+        ]
         args, kwargs = self.call(resized)
         batch = self.batch_dim
         batch_size = sizes[batch.name] if batch is not None and batch.name in sizes else sample.batch_size
@@ -156,10 +159,11 @@ def _reaching(spec: CallSpec, limits: Mapping[str, int]) -> CallSpec:
     return CallSpec(spec.structure, tuple(reach(leaf) for leaf in spec.leaves))
 
 
-def _resize(spec: TensorSpec, tensor: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+def _resize(spec: TensorSpec, tensor: torch.Tensor, sizes: Mapping[str, int], seed: int) -> torch.Tensor:
     result = tensor.detach()
     for axis, size in enumerate(spec.shape):
         if isinstance(size, DynamicDim) and sizes.get(size.name, result.shape[axis]) != result.shape[axis]:
-            index = torch.arange(sizes[size.name], device=result.device) % result.shape[axis]
+            first = seed if isinstance(size, BatchDim) else 0
+            index = (torch.arange(sizes[size.name], device=result.device) + first) % result.shape[axis]
             result = result.index_select(axis, index)
     return result.clone()
