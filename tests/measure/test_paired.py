@@ -165,6 +165,15 @@ def test_a_slow_module_is_compared_in_single_calls():
     assert timing.seconds <= 120.0
 
 
+def test_an_undecided_comparison_ends_once_it_had_time_to_settle():
+    clock = FakeClock(3, QUIET)
+    config = ProfilingConfig(settle_seconds=5.0)
+    timing = compare(clock.callable(0.1), clock.callable(0.101), stopwatch=Stopwatch(clock), config=config)
+    assert (timing.outcome, timing.ended) == ("undecided", "seconds")
+    assert timing.blocks >= config.min_blocks
+    assert timing.seconds < 8.0
+
+
 def test_a_gain_that_makes_no_sense_is_refused():
     clock = FakeClock()
     with pytest.raises(ValueError, match="min_gain"):

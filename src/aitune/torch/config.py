@@ -16,7 +16,16 @@ from typing import Any, ClassVar, Literal
 
 import platformdirs
 
-__all__ = ["Config", "Field", "Settings", "aitune_cache_dir", "config", "console_output"]
+__all__ = [
+    "WITHOUT_EFFECT",
+    "Config",
+    "Field",
+    "Settings",
+    "aitune_cache_dir",
+    "config",
+    "console_output",
+    "without_effect",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +176,9 @@ def _cache_folder(value: Any) -> Path:
 class Config(Settings):
     """Settings that AOT and JIT mode share.
 
+    Those in :data:`WITHOUT_EFFECT` are checked and kept, and change nothing in this version: builds happen in this process
+    and nothing is kept across processes. A tune says so in its notes where one of them is set.
+
     Attributes:
         cache_dir: Root of everything that aitune writes.
         min_num_samples: Calls that a graph needs before it is tuned.
@@ -220,6 +232,22 @@ class Config(Settings):
         "reuse_store": Field(True, "True or False", boolean, "AITUNE_REUSE_STORE"),
         "grad_policy": Field("engine", "'engine' or 'eager'", choice("engine", "eager"), "AITUNE_GRAD_POLICY"),
     })  # fmt: skip
+
+
+WITHOUT_EFFECT = (
+    "device_after_tuning",
+    "enable_diffusers_integration",
+    "backend_time_limit",
+    "backend_memory_limit",
+    "max_parallel_builds",
+    "reuse_store",
+)
+"""Fields of :class:`Config` that change nothing yet."""
+
+
+def without_effect(settings: Config) -> tuple[str, ...]:
+    """Return the fields that were set to something else than their default and change nothing."""
+    return tuple(name for name in WITHOUT_EFFECT if getattr(settings, name) != settings.FIELDS[name].default)
 
 
 def _initial(field: Field, environ: Mapping[str, str]) -> Any:

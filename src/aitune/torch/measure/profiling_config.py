@@ -35,6 +35,8 @@ class ProfilingConfig:
         batch_seconds: Such a batch lasts at least this long.
         min_blocks: Pairs of blocks before the first decision.
         max_blocks: Pairs of blocks at the most.
+        settle_seconds: Time after which a comparison that is still undecided ends, once it has ``min_blocks`` pairs: calls
+            of seconds get the pairs that a decision needs, quick ones do not go on for minutes.
         max_seconds: Time for one comparison, or for sampling one latency; warming up is part of it.
         confidence: Probability that the interval of the speedup holds the true one, all looks at the data
             together.
@@ -58,7 +60,8 @@ class ProfilingConfig:
     batch_seconds: float = 0.0002
     min_blocks: int = 10
     max_blocks: int = 160
-    max_seconds: float = 30.0
+    settle_seconds: float = 30.0
+    max_seconds: float = 120.0
     confidence: float = 0.99
     busy_spread: float = 0.05
     latency_calls: int = 200
@@ -76,7 +79,7 @@ class ProfilingConfig:
             "latency_calls",
         ):
             _require(getattr(self, name) >= 1, name, "an integer of at least 1", getattr(self, name))
-        for name in ("block_seconds", "quick_seconds", "batch_seconds", "max_seconds", "busy_spread"):
+        for name in ("block_seconds", "quick_seconds", "batch_seconds", "settle_seconds", "max_seconds", "busy_spread"):
             _require(getattr(self, name) > 0, name, "a number above 0", getattr(self, name))
         for name in ("idle_seconds", "dropped_seconds"):
             _require(getattr(self, name) >= 0, name, "a number of at least 0", getattr(self, name))

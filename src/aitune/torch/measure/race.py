@@ -120,7 +120,9 @@ class Race:
         calls = self._plan(rough).calls
         planned = 2 * self.config.idle_seconds + calls * (rough.candidate + rough.baseline)
         measured = (now - start) / done if done else 0.0
-        return now + max(planned, measured) <= self.end
+        settled = done >= self.config.min_blocks
+        end = min(self.end, start + self.config.settle_seconds) if settled else self.end
+        return now + max(planned, measured) <= end
 
     def _plan(self, rough: Times) -> BlockPlan:
         return BlockPlan.for_calls_of(max(rough.candidate, rough.baseline), self.config)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 
 from aitune.exceptions import AITuneUserInputError
-from aitune.torch.config import config
+from aitune.torch.config import config, without_effect
 from aitune.torch.events import ModuleFinished, ModuleStarted, Note, TuneFinished, TuneStarted, publish
 from aitune.torch.measure import Stopwatch
 from aitune.torch.module.handle import Handle
@@ -55,6 +55,7 @@ class Run:
         request = self._request
         publish(TuneStarted(request.time_limit))
         notes = list(request.source.notes) if request.source is not None else []
+        notes += [f"config.{name} has no effect in this version" for name in without_effect(config)]
         for note in notes:
             publish(Note(note))
             _log.info(note)

@@ -1,0 +1,130 @@
+"""Running a function in a Python interpreter of its own: what is true in any process, and what must not end this one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+__all__ = ["FreshProcessError", "in_fresh_process"]
+
+_CHILD = "from aitune.testing.fresh_process import child; child()"
+
+
+class FreshProcessError(AssertionError):
+    """The other interpreter did not come back with an answer."""
+
+
+def in_fresh_process(
+    function: Callable[..., Any],
+    *arguments: Any,
+    without: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 240.0,
+) -> Any:
+    """Call a function in a new interpreter, and return what it returns.
+
+    Function and arguments travel by cloudpickle; classes of a test file that the other interpreter could not import
+    travel with them. What the function prints is dropped unless the process fails.
+
+    Args:
+        function: What to call.
+        arguments: Its arguments.
+        without: Import names of libraries that are not to be found there.
+        environment: Variables to set in addition to those of this process.
+        timeout: Seconds.
+
+    Raises:
+        FreshProcessError: If the process crashes, exits, or takes too long; the message says how.
+        Exception: What the function raises.
+    """
+    payload = _pickled((function, arguments))
+    with tempfile.TemporaryDirectory(prefix="aitune-testing-") as folder:
+        question, answer = Path(folder, "question"), Path(folder, "answer")
+        question.write_bytes(pickle.dumps((sys.path, tuple(without), payload)))
+        command = [sys.executable, "-c", _CHILD, str(question), str(answer)]
+        paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **paths, **(environment or {})},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FreshProcessError(f"the other process took more than {timeout:g} s") from error
+        if done.returncode or not answer.exists():
+            how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"exited ({done.returncode})"
+            raise FreshProcessError(f"the other process {how}:\n{(done.stdout + done.stderr)[-3000:]}")
+        value, error = pickle.loads(answer.read_bytes())
+    if error is not None:
+        raise error
+    return value
+
+
+def child() -> None:
+    """Be the other interpreter; the command line names the files of the question and of the answer."""
+    question, answer = (Path(name) for name in sys.argv[1:3])
+    sys.path[:], without, payload = pickle.loads(question.read_bytes())
+    for name in without:
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it is then an ImportError
+    value, error = None, None
+    try:
+        function, arguments = pickle.loads(payload)
+        value = function(*arguments)
+    except Exception as raised:  # noqa: BLE001 - it is raised again on the other side
+        error = raised
+    try:
+        data = cloudpickle.dumps((value, error))
+    except Exception:  # noqa: BLE001 - vendors' exceptions often do not pickle
+        data = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+    part = answer.with_suffix(".part")
+    part.write_bytes(data)
+    part.replace(answer)
+    sys.stdout.flush()
+
+
+def _pickled(value: Any) -> bytes:
+    """Pickle a value, with the classes of modules that another interpreter could not import, such as test files."""
+    named = [module for name, module in list(sys.modules.items()) if _has_file(module) and module.__name__ == name]
+    foreign = [module for module in named if not _importable(module.__name__)]
+    registered = [module for module in foreign if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        data: bytes = cloudpickle.dumps(value)
+        return data
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _has_file(module: ModuleType | None) -> bool:
+    """Whether a module was made from a file, and is not one that a library put together by hand."""
+    spec = getattr(module, "__spec__", None)
+    return isinstance(module, ModuleType) and spec is not None and spec.has_location
+
+
+def _importable(name: str) -> bool:
+    """Whether importing ``name`` would find a file, whatever is imported already."""
+    known = ""
+    path: Sequence[str] | None = None
+    for part in name.split("."):
+        known = f"{known}.{part}" if known else part
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        spec = next((found for finder in finders if (found := finder.find_spec(known, path)) is not None), None)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True

@@ -1,0 +1,28 @@
+"""Every registered backend keeps the contract, on the CPU; one that is added is held to it without an edit here."""
+
+from __future__ import annotations
+
+import pytest
+
+from aitune.testing.backend_contract import BackendContract
+from aitune.torch.backend.registry import available_backends
+
+# Those that must not be skipped: a backend that starts to refuse is a fault, not a skip.
+RUN = {"ONNXRuntimeBackend", "OpenVINOBackend", "TorchEagerBackend", "TorchInductorJitBackend"}
+SLOW = {"TorchInductorJitBackend"}  # compiles each module for a quarter of a minute
+
+
+def contract_of(name: str, kind: type) -> type[BackendContract]:
+    """Make the test class of one backend."""
+    body = {"make_backend": lambda self: kind(), "__doc__": f"The contract of {name}."}
+    body["required"] = tuple(case.name for case in BackendContract().cases()) if name in RUN else ()
+    made = type(f"Test{name}", (BackendContract,), body)
+    return pytest.mark.slow(made) if name in SLOW else made
+
+
+for _name, _kind in available_backends().items():
+    globals()[f"Test{_name}"] = contract_of(_name, _kind)
+
+
+def test_those_that_work_are_registered():
+    assert set(available_backends()) >= RUN
