@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 import weakref
 
 import pytest
@@ -178,3 +179,42 @@ def test_a_handle_does_not_keep_its_module_alive():
     assert gone() is None
     with pytest.raises(AITuneError, match="no longer exists"):
         _ = handle.module
+
+
+def test_calls_of_threads_that_serve_already_are_not_recorded(wrapped, backend):
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False)
+    other = ait.Module(torch.nn.Linear(3, 3).eval(), "other", strategy)
+    started, stop = threading.Event(), threading.Event()
+
+    def serve():
+        while not stop.is_set():
+            other(X)
+            started.set()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    started.wait()
+    try:
+        result = ait.tune(wrapped, [torch.randn(3) for _ in range(4)])
+    finally:
+        stop.set()
+        server.join()
+    assert list(result.modules) == ["encoder"]
+    assert ait.handle(other).state is ait.ModuleState.INIT
+
+
+def test_threads_that_the_function_starts_are_recorded(wrapped):
+    def func(x):
+        thread = threading.Thread(target=wrapped, args=(x,))
+        thread.start()
+        thread.join()
+
+    assert list(ait.tune(func, [torch.randn(3) for _ in range(4)]).modules) == ["encoder"]
+
+
+def test_a_lazy_module_is_completed_by_its_first_recorded_call(backend):
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False)
+    lazy = ait.Module(torch.nn.LazyLinear(2).eval(), "lazy", strategy)
+    ait.tune(lazy, [torch.randn(3) for _ in range(4)])
+    assert lazy(X).shape == (2, 2)
+    assert ait.handle(lazy).stats.engine_calls == {"FunctionBackend()": 1}

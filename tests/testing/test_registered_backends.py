@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aitune.testing.backend_contract import BackendContract
+from aitune.torch.backend import TorchEagerBackend, TorchEagerBackendConfig
 from aitune.torch.backend.registry import available_backends
 
 # Those that must not be skipped: a backend that starts to refuse is a fault, not a skip.
@@ -12,12 +13,41 @@ RUN = {"ONNXRuntimeBackend", "OpenVINOBackend", "TorchEagerBackend", "TorchInduc
 SLOW = {"TorchInductorJitBackend"}  # compiles each module for a quarter of a minute
 
 
+# Faults that are known, by backend and test; the test that passes again fails until its line is gone.
+KNOWN = {
+    ("TorchInductorJitBackend", "test_closing_lets_go"): "the source that is compiled names the module in its globals,"
+    " which torch.compile keeps",
+}
+
+
+def copied(test):
+    """Copy a function, so that a mark on it is not one on the suite's own."""
+
+    def copy(self):
+        test(self)
+
+    return copy
+
+
 def contract_of(name: str, kind: type) -> type[BackendContract]:
     """Make the test class of one backend."""
     body = {"make_backend": lambda self: kind(), "__doc__": f"The contract of {name}."}
     body["required"] = tuple(case.name for case in BackendContract().cases()) if name in RUN else ()
+    for (backend, test), reason in KNOWN.items():
+        if backend == name:
+            body[test] = pytest.mark.xfail(reason=reason)(copied(getattr(BackendContract, test)))
     made = type(f"Test{name}", (BackendContract,), body)
     return pytest.mark.slow(made) if name in SLOW else made
+
+
+class TestTorchEagerBackendUnderAutocast(BackendContract):
+    """Options that are not the defaults, and a precision that is not the module's own."""
+
+    precision = "bfloat16"
+    required = tuple(case.name for case in BackendContract().cases())
+
+    def make_backend(self):
+        return TorchEagerBackend(TorchEagerBackendConfig(autocast_enabled=True))
 
 
 for _name, _kind in available_backends().items():

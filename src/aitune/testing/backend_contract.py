@@ -173,7 +173,7 @@ class BackendContract(RecipeContract):
         engine = self.workshop.build(job)
         engine.close()
         engine.close()
-        gone = {"engine": weakref.ref(engine), "module": weakref.ref(job.module)}
+        gone: dict[str, weakref.ref[Any]] = {"engine": weakref.ref(engine), "module": weakref.ref(job.module)}
         del engine, job
         gc.collect()
         held = [name for name, reference in gone.items() if reference() is not None]
@@ -207,7 +207,7 @@ class BackendContract(RecipeContract):
         try:
             engine.save(folder)
         except NotImplementedError as error:
-            raise skip(self.workshop.backend, str(error)) from error
+            raise skip(self.workshop.backend, "its engines cannot be kept") from error
         samples = [self._call(case, batch) for batch in (4, 1, 3)]
         answers = in_fresh_process(answers_of_kept, self.make_backend(), job, folder, samples)
         for sample, answer in zip(samples, answers, strict=True):

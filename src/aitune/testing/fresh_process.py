@@ -1,4 +1,4 @@
-"""Running a function in a Python interpreter of its own: what is true in any process, and what must not end this one."""
+"""Running a function in another Python interpreter: what is true in any process, and what must not end this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
 __all__ = ["FreshProcessError", "in_fresh_process"]
 
@@ -67,9 +67,9 @@ def in_fresh_process(
         if done.returncode or not answer.exists():
             how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"exited ({done.returncode})"
             raise FreshProcessError(f"the other process {how}:\n{(done.stdout + done.stderr)[-3000:]}")
-        value, error = pickle.loads(answer.read_bytes())
-    if error is not None:
-        raise error
+        value, raised = pickle.loads(answer.read_bytes())
+    if raised is not None:
+        raise raised
     return value
 
 
@@ -79,16 +79,17 @@ def child() -> None:
     sys.path[:], without, payload = pickle.loads(question.read_bytes())
     for name in without:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is then an ImportError
-    value, error = None, None
+    value, raised = None, None
     try:
         function, arguments = pickle.loads(payload)
         value = function(*arguments)
-    except Exception as raised:  # noqa: BLE001 - it is raised again on the other side
-        error = raised
+    except Exception as error:  # noqa: BLE001 - it is raised again on the other side
+        raised = error
     try:
-        data = cloudpickle.dumps((value, error))
-    except Exception:  # noqa: BLE001 - vendors' exceptions often do not pickle
-        data = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
+        data = cloudpickle.dumps((value, raised))
+    except Exception as unpicklable:  # noqa: BLE001 - vendors' exceptions often do not pickle
+        told = raised or unpicklable
+        data = pickle.dumps((None, RuntimeError(f"{type(told).__name__}: {told}")))
     part = answer.with_suffix(".part")
     part.write_bytes(data)
     part.replace(answer)

@@ -72,7 +72,8 @@ class RecipeContract:
         """Reports and keys name it by its class and the options that were set."""
         backend = self.make_backend()
         text = backend.describe()
-        assert text.startswith(f"{backend.name}(") and text.endswith(")") and "\n" not in text, f"described as {text!r}"
+        form = text.startswith(f"{backend.name}("), text.endswith(")"), "\n" not in text
+        assert all(form), f"described as {text!r}, not as one line {backend.name}(...)"
         assert " at 0x" not in text, f"{text!r} names an address, which is another in every process"
         for item in dataclasses.fields(backend.config):
             factory = item.default_factory
@@ -83,10 +84,14 @@ class RecipeContract:
     def test_its_facts_are_declared(self) -> None:
         """What is known without building is there, and of the declared type."""
         backend = self.make_backend()
-        assert backend.devices and all(isinstance(one, str) for one in backend.devices), f"devices={backend.devices!r}"
-        assert all(isinstance(one, Requirement) for one in backend.requires), f"requires={backend.requires!r}"
-        assert isinstance(backend.contained, bool) and isinstance(backend.safe_in_process, bool)
-        assert isinstance(backend.complexity, int) and isinstance(backend.name, str)
+        assert backend.devices, "it has no devices"
+        for name, kind in {"devices": str, "requires": Requirement}.items():
+            facts = getattr(backend, name)
+            assert isinstance(facts, tuple), f"{name}={facts!r} is no tuple"
+            assert all(isinstance(one, kind) for one in facts), f"{name}={facts!r}"
+        kinds = {"contained": bool, "safe_in_process": bool, "complexity": int, "name": str}
+        for name, kind in kinds.items():
+            assert isinstance(getattr(backend, name), kind), f"{name}={getattr(backend, name)!r}"
 
     def test_constructing_it_needs_neither_library_nor_device(self) -> None:
         """In a process without its libraries it is made, and is described as it is here: its key is stable."""

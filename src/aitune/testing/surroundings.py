@@ -94,5 +94,4 @@ _READERS: dict[str, Callable[[], Any]] = {
     "standard output": lambda: (sys.stdout, sys.stderr),
     "signal handlers": _signal_handlers,
     "exception hook": lambda: sys.excepthook,
-    "recursion limit": sys.getrecursionlimit,
 }

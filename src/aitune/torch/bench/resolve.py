@@ -14,10 +14,8 @@ from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.job import Job
 from aitune.torch.measure import (
     MemoryForecast,
-    ProfilingConfig,
     Stopwatch,
     available_bytes,
-    latency_percentiles,
     peak_growth_bytes,
     search_batch_size,
 )
@@ -31,7 +29,8 @@ LONGEST_CALL = 0.25
 """Seconds a call, beyond which larger batches are not searched: few wait longer for a little more throughput, and
 every comparison at that size would take minutes."""
 
-_SECONDS_PER_SIZE = 1.0
+_CALLS_PER_SIZE = 20
+_SECONDS_PER_SIZE = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,6 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
         return Resolved(job, seen[-1])
     declared = batch.max > seen[-1]
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
-    config = ProfilingConfig(max_seconds=min(_SECONDS_PER_SIZE, rules.profiling.max_seconds), latency_calls=20)
     growth: list[MemoryForecast] = []
     latencies: list[float] = []
     typical = job.samples[len(job.samples) // 2 : len(job.samples) // 2 + 1]
@@ -79,7 +77,7 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
         workload = Workload.at(job.graph, typical, size)
         one_pass = workload.passes(original)
         growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
-        latencies.append(latency_percentiles(one_pass, stopwatch=stopwatch, config=config).p50)
+        latencies.append(_quickest(one_pass, stopwatch))
         return workload.throughput(latencies[-1])
 
     def fits(size: int) -> bool:
@@ -92,3 +90,12 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
     why = search.stopped_because if latencies[-1] <= LONGEST_CALL else f"a call takes {latencies[-1]:.2g} s"
     note = f"measured at batch size {search.best}: {why}"
     return Resolved(replace(job, graph=job.graph.with_batch_up_to(search.best)), search.best, (note,))
+
+
+def _quickest(call: Callable[[], Any], stopwatch: Stopwatch) -> float:
+    """Return the time of the quickest of some calls, in seconds: what a busy machine adds is never negative."""
+    end = stopwatch.clock.now() + _SECONDS_PER_SIZE
+    times = [stopwatch.time_calls(call, 1)[0]]
+    while len(times) < _CALLS_PER_SIZE and stopwatch.clock.now() < end:
+        times.append(stopwatch.time_calls(call, 1)[0])
+    return min(times)

@@ -13,6 +13,7 @@ from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs, input_name, output_name
 from aitune.torch.export.preserved import preserved
 from aitune.torch.export.program import export_program
+from aitune.torch.export.twin import on_a_twin
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
@@ -68,6 +69,7 @@ def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> Output
 
 
 def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRoutes:
+    job = on_a_twin(job)
     flat = FlatForward(job)
     inputs = flat_inputs(job)
     versions = [tensor._version for tensor in inputs]

@@ -11,6 +11,7 @@ import torch
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs
 from aitune.torch.export.preserved import preserved
+from aitune.torch.export.twin import on_a_twin
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
@@ -48,6 +49,7 @@ def export_program(job: Job, backend: str) -> ExportedGraph:
         BackendUnsupportedError: If the module cannot be exported, holds for a part of the range only, changes
             its inputs or its state, or computes nothing.
     """
+    job = on_a_twin(job)
     flat = FlatForward(job)
     inputs = flat_inputs(job)
     shapes = (tuple(_dynamic_shapes(job.graph)),)

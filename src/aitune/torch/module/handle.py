@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from aitune.exceptions import AITuneError, AITuneUserInputError
 from aitune.torch.check.trace import no_trace
@@ -293,10 +295,14 @@ class Handle:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
-        """Record every call in the block, and leave slot, state and module as they were."""
+        """Record every call in the block, and leave slot, state and module as they were.
+
+        Calls of threads that are running already are not recorded: they belong to whatever those threads do.
+        """
         slot = self._slot()
-        before, recording = current(slot.module), Recording(CallSignature.of(slot.module.forward))
-        with no_trace(slot.module):
+        others = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {threading.get_ident()}
+        before, recording = current(slot.module), Recording(CallSignature.of(slot.module.forward), others)
+        with _as_before(slot.module):
             slot.install(functools.partial(recording.call, slot))
             try:
                 yield recording
@@ -338,6 +344,12 @@ class Handle:
         """Return what a copy of the handle is made with."""
         shapes: dict[Any, Sequence[Any]] = dict(self._declared)
         return {"name": self.name, **self._plan.arguments(), "dynamic_shapes": shapes or None}
+
+
+def _as_before(module: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return what undoes the effects of recorded calls; nothing for a lazy module, whose first call completes it."""
+    lazy = any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers()))
+    return contextlib.nullcontext() if lazy else no_trace(module)
 
 
 _registry: Registry[Handle] = Registry()

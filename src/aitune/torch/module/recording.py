@@ -39,14 +39,16 @@ class Recording:
 
     Args:
         signature: The forward's parameters.
+        others: Threads whose calls are answered and not recorded: those that serve calls of their own meanwhile.
 
     Attributes:
         calls: Calls recorded.
         not_recorded: Calls that were answered and not recorded, by reason.
     """
 
-    def __init__(self, signature: CallSignature) -> None:
+    def __init__(self, signature: CallSignature, others: frozenset[int] = frozenset()) -> None:
         self.signature = signature
+        self._others = others
         self.calls = 0
         self.not_recorded: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -64,6 +66,8 @@ class Recording:
 
         Exceptions of the original pass unchanged, and such a call is not recorded.
         """
+        if threading.get_ident() in self._others:
+            return slot.original(*args, **kwargs)
         reason = _not_plain()
         if reason is not None:
             self._skip(reason)
