@@ -29,7 +29,7 @@ from aitune.torch.trial import PRECISIONS, Precision
 __all__ = ["BackendContract"]
 
 _THREADS = 4
-_ROUNDS = 5
+_ROUNDS = 4
 _WIDTH = 1 << 18  # of a module whose weights take 13 MB
 
 

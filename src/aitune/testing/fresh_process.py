@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,8 +35,8 @@ def in_fresh_process(
 ) -> Any:
     """Call a function in a new interpreter, and return what it returns.
 
-    Function and arguments travel by cloudpickle; classes of a test file that the other interpreter could not import
-    travel with them. What the function prints is dropped unless the process fails.
+    Function and arguments travel by cloudpickle; modules that only this process can import by their name, such as test
+    files, are made known there. What the function prints is dropped unless the process fails.
 
     Args:
         function: What to call.
@@ -46,10 +49,10 @@ def in_fresh_process(
         FreshProcessError: If the process crashes, exits, or takes too long; the message says how.
         Exception: What the function raises.
     """
-    payload = _pickled((function, arguments))
+    payload = cloudpickle.dumps((function, arguments))
     with tempfile.TemporaryDirectory(prefix="aitune-testing-") as folder:
         question, answer = Path(folder, "question"), Path(folder, "answer")
-        question.write_bytes(pickle.dumps((sys.path, tuple(without), payload)))
+        question.write_bytes(pickle.dumps((sys.path, _files_by_name(), tuple(without), payload)))
         command = [sys.executable, "-c", _CHILD, str(question), str(answer)]
         paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -76,7 +79,8 @@ def in_fresh_process(
 def child() -> None:
     """Be the other interpreter; the command line names the files of the question and of the answer."""
     question, answer = (Path(name) for name in sys.argv[1:3])
-    sys.path[:], without, payload = pickle.loads(question.read_bytes())
+    sys.path[:], files, without, payload = pickle.loads(question.read_bytes())
+    sys.meta_path.append(_FileFinder(files))
     for name in without:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is then an ImportError
     value, raised = None, None
@@ -96,25 +100,32 @@ def child() -> None:
     sys.stdout.flush()
 
 
-def _pickled(value: Any) -> bytes:
-    """Pickle a value, with the classes of modules that another interpreter could not import, such as test files."""
-    named = [module for name, module in list(sys.modules.items()) if _has_file(module) and module.__name__ == name]
-    foreign = [module for module in named if not _importable(module.__name__)]
-    registered = [module for module in foreign if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        data: bytes = cloudpickle.dumps(value)
-        return data
-    finally:
-        for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
+class _FileFinder(MetaPathFinder):
+    """Finds modules by a list of files.
+
+    Args:
+        files: File by the module's full name.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Return the spec of a file that is listed, or of an empty package above one."""
+        if fullname in self._files:
+            return importlib.util.spec_from_file_location(fullname, self._files[fullname])
+        if any(name.startswith(f"{fullname}.") for name in self._files):
+            return ModuleSpec(fullname, None, is_package=True)
+        return None
 
 
-def _has_file(module: ModuleType | None) -> bool:
-    """Whether a module was made from a file, and is not one that a library put together by hand."""
-    spec = getattr(module, "__spec__", None)
-    return isinstance(module, ModuleType) and spec is not None and spec.has_location
+def _files_by_name() -> dict[str, str]:
+    """Return the file of every module that was not found by its name, such as those that pytest imports."""
+    specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
+    files = {name: spec.origin for name, spec in specs.items() if spec is not None and spec.has_location}
+    return {name: file for name, file in files.items() if name != "__main__" and file and not _importable(name)}
 
 
 def _importable(name: str) -> bool:

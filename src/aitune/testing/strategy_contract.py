@@ -21,7 +21,7 @@ from aitune.torch.tune_strategy import TuneStrategy
 __all__ = ["StrategyContract"]
 
 _RUNS = 10
-_BUSY = Disturbance(noise=0.02, drift=0.02, burst_rate=0.5)
+_BUSY = Disturbance(noise=0.03, noise_hold=0.2, burst_rate=0.5)
 
 
 @dataclass(frozen=True)
