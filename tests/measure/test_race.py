@@ -176,3 +176,17 @@ def test_the_device_is_waited_for():
 
     timing = compare(submit(0.001), submit(0.002), stopwatch=Stopwatch(clock, synchronize=drain))
     assert timing.speedup == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_gain_that_is_the_baselines_stalls_is_no_gain():
+    clock = FakeClock()
+    calls = []
+
+    def stalling():
+        calls.append(1)
+        clock.work(1e-3 if len(calls) % 10 == 0 else 20e-3)
+
+    timing = compare(clock.callable(1e-3), stalling, stopwatch=Stopwatch(clock))
+    assert timing.outcome == "undecided"
+    assert timing.busy
+    assert timing.speedup == pytest.approx(1.0)

@@ -27,10 +27,6 @@ def facts(variable):
     return os.getpid(), os.environ.get(variable), hypothesis is None
 
 
-def raise_(error):
-    raise error
-
-
 def raise_unpicklable():
     raise UnpicklableError("from far away")
 
@@ -42,9 +38,7 @@ def test_a_function_of_a_test_file_runs_elsewhere_without_a_library():
     assert (value, without) == ("1", True)
 
 
-def test_what_it_raises_is_raised_here():
-    with pytest.raises(KeyError, match="lost"):
-        in_fresh_process(raise_, KeyError("lost"))
+def test_what_it_raises_is_raised_here_even_if_it_does_not_pickle():
     with pytest.raises(RuntimeError, match="UnpicklableError: from far away"):
         in_fresh_process(raise_unpicklable)
 
@@ -52,5 +46,5 @@ def test_what_it_raises_is_raised_here():
 def test_an_exit_and_a_hang_are_errors_that_say_so():
     with pytest.raises(FreshProcessError, match=r"exited \(7\)"):
         in_fresh_process(os._exit, 7)
-    with pytest.raises(FreshProcessError, match="more than 3 s"):
-        in_fresh_process(time.sleep, 60, timeout=3)
+    with pytest.raises(FreshProcessError, match="more than 1 s"):
+        in_fresh_process(time.sleep, 60, timeout=1)

@@ -36,6 +36,9 @@ def contract_of(name: str, kind: type) -> type[BackendContract]:
     for (backend, test), reason in KNOWN.items():
         if backend == name:
             body[test] = pytest.mark.xfail(reason=reason)(copied(getattr(BackendContract, test)))
+    if name not in RUN:  # quick for the others, and a process each: without its library it was constructed already
+        test = BackendContract.test_constructing_it_needs_neither_library_nor_device
+        body[test.__name__] = pytest.mark.slow(copied(test))
     made = type(f"Test{name}", (BackendContract,), body)
     return pytest.mark.slow(made) if name in SLOW else made
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -110,9 +109,7 @@ class _FileFinder(MetaPathFinder):
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         """Return the spec of a file that is listed, or of an empty package above one."""
         if fullname in self._files:
             return importlib.util.spec_from_file_location(fullname, self._files[fullname])

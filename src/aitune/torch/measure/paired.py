@@ -79,7 +79,7 @@ def compare(
         outcome=finding.outcome,
         min_gain=min_gain,
         spread=spread,
-        busy=undecided and count >= fewest and spread > config.busy_spread,
+        busy=undecided and count >= fewest and (finding.stalled or spread > config.busy_spread),
         ended="decided" if not undecided else "blocks" if count == config.max_blocks else "seconds",
         seconds=stopwatch.read() - start,
     )

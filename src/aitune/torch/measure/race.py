@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aitune.torch.measure.block import BlockPlan, run_block
 from aitune.torch.measure.interval import MedianInterval, median_interval
@@ -17,6 +17,9 @@ from aitune.torch.measure.stopwatch import Stopwatch
 __all__ = ["Finding", "Pair", "Race", "Times"]
 
 _TINY = 1e-12
+
+_STALLED = 1.5
+"""Typical calls that gain this many times more than the quickest ones do gain it by the baseline's stalls."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,14 @@ class Finding:
         basis: Which calls the times are of.
         interval: Of the median of the pairs' ratios.
         outcome: The decision that follows.
+        stalled: Whether a gain was claimed by stalls of the baseline, which are no evidence for the candidate.
     """
 
     times: tuple[Times, ...]
     basis: Basis
     interval: MedianInterval
     outcome: Outcome
+    stalled: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,12 +149,21 @@ class Race:
 
 
 def _find(pairs: Sequence[Pair], confidence: float, threshold: float) -> Finding:
-    """Judge by typical calls; where they claim a gain that all calls together contradict, by all calls."""
+    """Judge by typical calls; where they claim a gain that all calls together contradict, by all calls.
+
+    A gain must also show, more or less, in the quickest call of each side, to which a busy machine can only add: where the baseline's
+    threads wait for processors that other programs hold, its typical call takes hundreds of times as long.
+    """
     finding = _judge([pair.typical for pair in pairs], "typical calls", confidence, threshold)
     if finding.outcome == "faster":
         veto = _judge([pair.mean for pair in pairs], "all calls", confidence, threshold)
         if veto.outcome == "not_faster":
             return veto
+        quickest = pairs[-1].least.ratio
+        if finding.interval.median > _STALLED * quickest:
+            low, high = finding.interval.low, finding.interval.high
+            interval = replace(finding.interval, low=min(low, quickest), median=quickest, high=max(high, quickest))
+            return replace(finding, interval=interval, outcome="undecided", stalled=True)
     return finding
 
 
