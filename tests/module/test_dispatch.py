@@ -332,3 +332,58 @@ def test_out_of_range_is_logged_once_with_what_would_cover_it(tuned, caplog):
             model(torch.ones(9, 3))
     assert len(caplog.records) == 1
     assert "batch_sizes=" in caplog.text
+
+
+DRIFTS = {
+    "another child": lambda m: setattr(m, "inner", torch.nn.Linear(3, 3)),
+    "one more child": lambda m: m.add_module("more", torch.nn.ReLU()),
+    "a flag below": lambda m: m.inner.train(),
+    "a write through .data": lambda m: m.inner.weight.data.mul_(2),
+    "a write through numpy": lambda m: m.inner.weight.detach().numpy().fill(3),
+    "an attribute below": lambda m: setattr(m.inner, "scale", 3),
+    "an attribute": lambda m: setattr(m, "gain", 7.0),
+    "a forward below": lambda m: setattr(m.inner, "forward", lambda x: x * 0),
+}
+
+
+@pytest.mark.parametrize("name", DRIFTS)
+def test_what_no_version_tells_is_noticed_within_50_calls(recorded, install, engine_of, name):
+    model = Model().eval()
+    model.gain = 1.0
+    model.inner.scale = 1
+    (graph,) = recorded(model, [(2, (X,), {})])
+    dispatcher = install(model, (graph, engine_of(lambda x: "engine")))
+    assert [model(X) for _ in range(60)] == ["engine"] * 60
+    DRIFTS[name](model)
+    answers = [model(X) for _ in range(50)]
+    assert torch.is_tensor(answers[-1])
+    assert torch.equal(answers[-1], model._call_impl(X))
+    assert list(dispatcher.stats.fallbacks) == ["weights changed"]
+
+
+def test_weights_that_are_swapped_for_one_call_send_that_call_to_the_original_and_no_other(tuned):
+    model, dispatcher, _ = tuned
+    doubled = {name: value * 2 for name, value in model.named_parameters()}
+    assert torch.is_tensor(torch.func.functional_call(model, doubled, (X,)))
+    assert [model(X) for _ in range(100)] == ["engine"] * 100
+    assert dispatcher.stats.fallbacks == {"weights changed": 1}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_forward_mode_differentiation_goes_to_the_original(tuned):
+    model, dispatcher, _ = tuned
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(X, torch.ones_like(X))
+        assert torch.autograd.forward_ad.unpack_dual(model(dual)).tangent is not None
+    assert model(X) == "engine"
+    assert dispatcher.stats.fallbacks == {"forward-mode differentiation": 1}
+
+
+def test_tensors_that_are_plain_attributes_are_watched(recorded, install, engine_of):
+    model = Model().eval()
+    model.table = torch.ones(3)
+    (graph,) = recorded(model, [(2, (X,), {})])
+    install(model, (graph, engine_of(lambda x: "engine")))
+    assert model(X) == "engine"
+    model.table.mul_(2)
+    assert torch.is_tensor(model(X))

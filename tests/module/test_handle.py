@@ -218,3 +218,49 @@ def test_a_lazy_module_is_completed_by_its_first_recorded_call(backend):
     ait.tune(lazy, [torch.randn(3) for _ in range(4)])
     assert lazy(X).shape == (2, 2)
     assert ait.handle(lazy).stats.engine_calls == {"FunctionBackend()": 1}
+
+
+def test_a_handle_that_was_taken_over_is_inert(wrapped, backend):
+    old = ait.handle(wrapped)
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False)
+    new = ait.Module(wrapped, "new", strategy)
+    ait.tune(new, [torch.randn(3) for _ in range(4)])
+    old.untune()
+    assert old.stats.calls == 0
+    with pytest.raises(AITuneError, match="wrapped again"):
+        old.enable_recording()
+    new(X)
+    assert ait.handle(new).stats.engine_calls == {"FunctionBackend()": 1}
+
+
+def test_tunes_of_two_threads_do_not_mix(backend):
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False)
+    modules = [ait.Module(torch.nn.Linear(3, 3).eval(), name, strategy) for name in ("a", "b")]
+    tuned = {}
+
+    def tune(module):
+        result = ait.tune(module, [torch.randn(3) for _ in range(4)])
+        tuned[ait.handle(module).name] = list(result.modules)
+
+    threads = [threading.Thread(target=tune, args=(module,)) for module in modules]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tuned == {"a": ["a"], "b": ["b"]}
+    for module in modules:
+        module(X)
+        assert ait.handle(module).stats.engine_calls == {"FunctionBackend()": 1}
+
+
+def test_a_module_among_the_arguments_is_not_baked_in(backend):
+    class Headed(torch.nn.Module):
+        def forward(self, x, head):
+            return head(x)
+
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False)
+    module, head = ait.Module(Headed().eval(), "headed", strategy), torch.nn.Linear(3, 2)
+    result = ait.tune(lambda x: module(x, head), [torch.randn(3) for _ in range(4)])
+    (graph,) = result.modules["headed"].graphs
+    assert graph.chosen == "original"
+    assert "Linear" in graph.notes[0]

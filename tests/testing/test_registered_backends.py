@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import unittest
 
-from aitune.testing.backend_contract import BackendContract
+import pytest
+import torch
+
+from aitune.testing import BackendContract, standard_cases
+from aitune.testing.workshop import Workshop
 from aitune.torch.backend import TorchEagerBackend, TorchEagerBackendConfig
-from aitune.torch.backend.registry import available_backends
+from aitune.torch.backend.registry import _BUILT_IN, available_backends
+from aitune.torch.bench import unusable
 
 # Those that must not be skipped: a backend that starts to refuse is a fault, not a skip.
 RUN = {"ONNXRuntimeBackend", "OpenVINOBackend", "TorchEagerBackend", "TorchInductorJitBackend"}
+NOT_BUILT_YET = {"TorchInductorAotBackend"}
 SLOW = {"TorchInductorJitBackend"}  # compiles each module for a quarter of a minute
-
 
 # Faults that are known, by backend and test; the test that passes again fails until its line is gone.
 KNOWN = {
@@ -36,7 +41,7 @@ def contract_of(name: str, kind: type) -> type[BackendContract]:
     for (backend, test), reason in KNOWN.items():
         if backend == name:
             body[test] = pytest.mark.xfail(reason=reason)(copied(getattr(BackendContract, test)))
-    if name not in RUN:  # quick for the others, and a process each: without its library it was constructed already
+    if name not in RUN:  # a process for each, of which the library is mostly missing here as well
         test = BackendContract.test_constructing_it_needs_neither_library_nor_device
         body[test.__name__] = pytest.mark.slow(copied(test))
     made = type(f"Test{name}", (BackendContract,), body)
@@ -57,5 +62,16 @@ for _name, _kind in available_backends().items():
     globals()[f"Test{_name}"] = contract_of(_name, _kind)
 
 
-def test_those_that_work_are_registered():
-    assert set(available_backends()) >= RUN
+def test_those_that_run_here_are_the_ones_that_are_meant_to():
+    usable = {name for name, kind in available_backends().items() if unusable(kind(), torch.device("cpu")) is None}
+
+    assert usable - NOT_BUILT_YET >= RUN
+    assert usable & set(_BUILT_IN) - {"TorchAOBackend"} == RUN | NOT_BUILT_YET  # torchao may be installed or not
+
+
+@pytest.mark.parametrize("name", sorted(NOT_BUILT_YET))
+def test_one_that_is_built_by_now_has_to_run(name):
+    workshop = Workshop(available_backends()[name]())
+    with pytest.raises(unittest.SkipTest, match="not built yet"):
+        workshop.engine(standard_cases()[0])
+    workshop.close()

@@ -176,8 +176,8 @@ def _cache_folder(value: Any) -> Path:
 class Config(Settings):
     """Settings that AOT and JIT mode share.
 
-    Those in :data:`WITHOUT_EFFECT` are checked and kept, and change nothing in this version: builds happen in this process
-    and nothing is kept across processes. A tune says so in its notes where one of them is set.
+    Those in :data:`WITHOUT_EFFECT` are checked and kept, and change nothing in this version: builds happen in this
+    process and nothing is kept across processes. A tune says so in its notes where one of them is set.
 
     Attributes:
         cache_dir: Root of everything that aitune writes.

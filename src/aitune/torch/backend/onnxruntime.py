@@ -58,7 +58,8 @@ class ONNXRuntimeBackendConfig(BackendConfig):
     Attributes:
         execution_provider: What runs the operators; None: CPU or CUDA, by where the module is. A name does as
             well.
-        use_dynamo: Whether the module is exported by ``torch.export``; False traces it with TorchScript.
+        use_dynamo: Whether the module is exported by ``torch.export``; False traces it with TorchScript,
+            which keeps for ever what forward decided by the values of the example inputs.
         opset_version: ONNX opset; None: the exporter's default.
         session_options: Attributes of ``onnxruntime.SessionOptions`` by name (enumerations by the member's
             name), and session configuration entries, which are those with a dot in the key.

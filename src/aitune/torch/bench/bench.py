@@ -229,7 +229,7 @@ class Bench:
                 precision=engine.precision,
                 build_seconds=built.seconds,
                 memory_bytes=built.memory_bytes,
-                log_path=str(job.log) if job.log.exists() else None,
+                log_path=str(job.log) if job.log.exists() and job.log.stat().st_size else None,
             )
             trial, error = self._prove(trial, backend, engine)
             kept = trial.accepted

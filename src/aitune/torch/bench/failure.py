@@ -32,7 +32,7 @@ def failed_trial(backend: str, error: Exception, *, seconds: float | None = None
         verdict=_verdict(error),
         reason=_reason(error),
         build_seconds=seconds,
-        log_path=str(log) if log is not None and log.exists() else None,
+        log_path=str(log) if log is not None and log.exists() and log.stat().st_size else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,7 @@ def is_tensor(value: Any) -> bool:
 
 def constant_or_opaque(path: Path, value: Any) -> Constant | Opaque:
     """Describe a leaf that is no tensor."""
-    if isinstance(value, (enum.Enum, type)) or type(value) in _CONSTANT_TYPES or callable(value):
+    if isinstance(value, (enum.Enum, type, types.FunctionType)) or type(value) in _CONSTANT_TYPES:
         return Constant(path, value)
     return Opaque(path, f"{type(value).__module__}.{type(value).__qualname__}", value)
 

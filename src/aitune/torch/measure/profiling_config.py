@@ -35,8 +35,8 @@ class ProfilingConfig:
         batch_seconds: Such a batch lasts at least this long.
         min_blocks: Pairs of blocks before the first decision.
         max_blocks: Pairs of blocks at the most.
-        settle_seconds: Time after which a comparison that is still undecided ends, once it has ``min_blocks`` pairs: calls
-            of seconds get the pairs that a decision needs, quick ones do not go on for minutes.
+        settle_seconds: Time after which a comparison that is still undecided ends, once it has ``min_blocks`` pairs:
+            calls of seconds get the pairs that a decision needs, quick ones do not go on for minutes.
         max_seconds: Time for one comparison, or for sampling one latency; warming up is part of it.
         confidence: Probability that the interval of the speedup holds the true one, all looks at the data
             together.

@@ -151,8 +151,9 @@ class Race:
 def _find(pairs: Sequence[Pair], confidence: float, threshold: float) -> Finding:
     """Judge by typical calls; where they claim a gain that all calls together contradict, by all calls.
 
-    A gain must also show, more or less, in the quickest call of each side, to which a busy machine can only add: where the baseline's
-    threads wait for processors that other programs hold, its typical call takes hundreds of times as long.
+    A gain must also show, more or less, in the quickest call of each side, to which a busy machine can only add:
+    where the baseline's threads wait for processors that other programs hold, its typical call takes hundreds of times
+    as long.
     """
     finding = _judge([pair.typical for pair in pairs], "typical calls", confidence, threshold)
     if finding.outcome == "faster":

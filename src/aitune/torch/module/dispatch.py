@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from aitune.torch.backend.base import Engine
 from aitune.torch.graph.graph import GraphSpec
+from aitune.torch.module.drift import EVERY, DriftWatch
 from aitune.torch.module.miss import Miss, find_route
 from aitune.torch.module.route import Route, compile_route
 from aitune.torch.module.slot import Slot
@@ -21,6 +23,8 @@ from aitune.torch.module.weights import StateWatch
 __all__ = ["Dispatcher", "Served"]
 
 _log = logging.getLogger(__name__)
+
+_STALE = "weights, children, flags or attributes are not those it was tuned with; retune() tunes anew"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Dispatcher:
         self._slot = slot
         self._served = tuple(served)
         self._watch = StateWatch(slot.module)
+        self._drift = DriftWatch(slot.module) if any(not one.engine.live_weights for one in self._served) else None
         self._tallies = {one.backend: Tally() for one in self._served}
         self._misses: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -59,6 +64,7 @@ class Dispatcher:
         self._engine_of = dict(zip((id(route) for route in self._routes), self._served, strict=True))
         self._retired: set[int] = set()
         self._stale = False
+        self._drifted = False
         bare = any(not one.engine.live_weights for one in self._served)
         self._hooks_seen = [_hooks_made()] if bare else None
         self._check: Callable[..., Any] = _nowhere
@@ -93,9 +99,11 @@ class Dispatcher:
             one.engine.close()
 
     def _make_call(self) -> Callable[..., Any]:
-        original, missed = self._slot.original, self._missed
+        original, missed, turn = self._slot.original, self._missed, self._turns().__next__
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if turn():
+                self._look()
             try:
                 run = self._check(*args, **kwargs)
             except Exception:  # noqa: BLE001 - a call that does not fit, or a user's container that cannot be read
@@ -108,6 +116,16 @@ class Dispatcher:
 
         call.dispatcher = self  # type: ignore[attr-defined]
         return call
+
+    def _turns(self) -> Iterator[bool]:
+        """Return what tells, call by call and for any thread, whether it is time to look for drift."""
+        return itertools.cycle([True, *[False] * (EVERY - 1)] if self._drift is not None else [False])
+
+    def _look(self) -> None:
+        if self._drift is not None and not self._drifted and self._drift.changed:
+            with self._lock:
+                self._drifted = True
+                self._compile()
 
     def _make_bypass(self) -> Callable[..., Any]:
         original = self._slot.original
@@ -152,7 +170,7 @@ class Dispatcher:
 
     def _compile(self) -> None:
         routes = [route for route in self._routes if id(route) not in self._retired]
-        if not routes or self._stale:
+        if not routes or self._stale or self._drifted:
             self._check = _nowhere
             return
         training = {route.graph.training for route in routes}
@@ -174,7 +192,7 @@ class Dispatcher:
             if self._hooks_seen is not None:
                 self._hooks_seen[0] = made  # hooks were registered, and none of them is here
             return found.run
-        if found.reason == "weights changed":
+        if found.reason == "weights changed" and self._watch.spoiled:
             with self._lock:
                 self._stale = True
                 self._compile()
@@ -183,13 +201,20 @@ class Dispatcher:
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | Miss:
         if self._stale:
-            return Miss("weights changed")
+            return Miss("weights changed", _STALE)
         routes = [route for route in self._routes if id(route) not in self._retired]
         if not routes and self._retired:
             return Miss("engine failed")
         training = self._slot.module.training
         matching = [route for route in routes if route.graph.training is training] or routes
-        return find_route(self._slot.module, matching, args, kwargs)
+        found = find_route(self._slot.module, matching, args, kwargs)
+        if isinstance(found, Route) and self._drifted and self._drift is not None:
+            if self._drift.changed:
+                return Miss("weights changed", _STALE)
+            with self._lock:  # a flag or a child that is back, after train() and eval() for instance
+                self._drifted = False
+                self._compile()
+        return found
 
     def _failed(self, one: Served, error: Exception) -> None:
         with self._lock:

@@ -29,7 +29,7 @@ from aitune.torch.module.tune_module import TuneOptions, module_device, tune_mod
 from aitune.torch.report import ModuleResult
 from aitune.torch.tune_strategy import TuneStrategy
 
-__all__ = ["Handle", "ModuleState", "find_handle", "handles"]
+__all__ = ["Handle", "ModuleState", "find_handle", "handles", "tuning_alone"]
 
 
 class ModuleState(enum.Enum):
@@ -92,11 +92,13 @@ class Handle:
         """The wrapped module.
 
         Raises:
-            AITuneError: If it is gone.
+            AITuneError: If it is gone, or was wrapped again since, which made this handle's settings void.
         """
         module = self._module()
         if module is None:
             raise AITuneError(f"{self.name}: the module that this handle belonged to no longer exists")
+        if _registry.find(module) not in (self, None):
+            raise AITuneError(f"{self.name}: the module was wrapped again; ait.handle(module) gives its handle")
         return module
 
     @property
@@ -248,10 +250,11 @@ class Handle:
 
     def untune(self) -> None:
         """Give back the original: calls run what they ran before anything was wrapped, engines are freed."""
-        dispatcher = self._dispatcher
         module = self._module()
-        if module is not None:
-            Slot(module, self._before).remove()
+        if module is None or _registry.find(module) is not self:
+            return  # gone, or another handle's by now
+        dispatcher = self._dispatcher
+        Slot(module, self._before).remove()
         if dispatcher is not None:
             dispatcher.close()
         self._state = ModuleState.INIT
@@ -323,7 +326,9 @@ class Handle:
     def _dispatcher(self) -> Dispatcher | None:
         """The dispatcher, which lives in the slot of the module: a handle that held it would keep the module alive."""
         module = self._module()
-        return getattr(current(module), "dispatcher", None) if module is not None else None
+        if module is None or _registry.find(module) is not self:
+            return None
+        return getattr(current(module), "dispatcher", None)
 
     def _slot(self) -> Slot:
         return Slot(self.module, self._before)
@@ -353,6 +358,11 @@ def _as_before(module: torch.nn.Module) -> contextlib.AbstractContextManager[Any
 
 
 _registry: Registry[Handle] = Registry()
+
+
+def tuning_alone() -> contextlib.AbstractContextManager[Any]:
+    """Return the lock that lets one tune at a time record and install; entering it again in one thread is allowed."""
+    return _registry.alone
 
 
 def find_handle(module: torch.nn.Module) -> Handle | None:

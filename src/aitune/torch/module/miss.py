@@ -71,7 +71,7 @@ def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | Non
     if any(watch.changed for watch in watches.values()):
         return Miss(
             "weights changed",
-            "its parameters or buffers are not those it was tuned with; retune() tunes anew",
+            "parameters or buffers are not those it was tuned with; retune() tunes anew, where that is for good",
         )
     return None
 

@@ -20,9 +20,14 @@ HandleT = TypeVar("HandleT", bound=_Named)
 
 
 class Registry(Generic[HandleT]):
-    """Handles by module, forgotten with the module. Safe for threads."""
+    """Handles by module, forgotten with the module. Safe for threads.
+
+    Attributes:
+        alone: Held by whoever records the calls of all modules, since two recordings would see each other's calls.
+    """
 
     def __init__(self) -> None:
+        self.alone = threading.RLock()
         self._lock = threading.RLock()
         self._handles: dict[int, tuple[weakref.ref[torch.nn.Module], HandleT]] = {}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.modules.module as nn_module
+from torch.autograd import forward_ad
 
 from aitune.torch.config import config
 from aitune.torch.graph.accessor import (
@@ -104,6 +105,7 @@ def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
         ("autocast", lambda: not _autocast_enabled()),
         ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
         ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+        ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
         ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
     ]
     if training:
@@ -124,6 +126,7 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     tests.append(f"{names.of(torch._C._functorch.peek_interpreter_stack, 'functorch')}() is None")
     tests.append(f"{names.of(torch._C._get_tracing_state, 'tracing')}() is None")
     tests.append(f"{names.of(torch._C._len_torch_dispatch_stack, 'modes')}() == 0")
+    tests.append(f"{names.of(forward_ad, 'forward_ad')}._current_level < 0")
     grad = names.of(torch.is_grad_enabled, "grad")
     if training:
         tests.append(f"not {grad}()")

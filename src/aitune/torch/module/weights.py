@@ -40,14 +40,16 @@ class _Entry:
     @property
     def changed(self) -> bool:
         """Whether it is another tensor, or has other contents, or lies elsewhere."""
-        tensor = self.owner.get(self.key)
-        if tensor is not self.tensor:
-            return True
+        return self.owner.get(self.key) is not self.tensor or self.spoiled
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether the tensor itself has other contents, or lies elsewhere, for good."""
         return _version(self.tensor) != self.version or _place(self.tensor) != self.place
 
 
 class StateWatch:
-    """Remembers every parameter and buffer of a module: identity, version, dtype and memory.
+    """Remembers every parameter, buffer and other tensor of a module: identity, version, dtype and memory.
 
     Args:
         module: The module as it was when its engines were validated.
@@ -60,6 +62,11 @@ class StateWatch:
     def changed(self) -> bool:
         """Look at everything; for the slow path."""
         return any(entry.changed for entry in self._entries)
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether a tensor itself changed: unlike one that was swapped for a while, it does not come back."""
+        return any(entry.spoiled for entry in self._entries)
 
     def conditions(self, names: Names) -> list[str]:
         """Return expressions for generated source that are all true while no change shows.
@@ -87,7 +94,7 @@ class StateWatch:
 
 def _entries(module: torch.nn.Module) -> Iterator[_Entry]:
     for child in module.modules():
-        for owner in (child._parameters, child._buffers):
+        for owner in (child._parameters, child._buffers, child.__dict__):
             for key, tensor in owner.items():
                 if isinstance(tensor, torch.Tensor):
                     yield _Entry(owner, key, tensor, _version(tensor), _place(tensor))

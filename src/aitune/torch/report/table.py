@@ -121,7 +121,8 @@ def headline(result: Outcome) -> str:
 def end_to_end_line(end: EndToEnd) -> str:
     """Return the figures of the whole function in one line."""
     before, after = (numbers.milliseconds(value * 1e3) for value in (end.original_seconds, end.tuned_seconds))
-    return f"End to end: {numbers.speedup(end.speedup, end.low, end.high)}, {before} before, {after} now"
+    heading = "End to end, not decided" if end.note.startswith("undecided") else "End to end"
+    return f"{heading}: {numbers.speedup(end.speedup, end.low, end.high)}, {before} before, {after} now"
 
 
 def _end_to_end(end: EndToEnd) -> Iterator[RenderableType]:

@@ -64,6 +64,8 @@ class Run:
         calls = record(request, self._expired) if request.source is not None else self._recorded_before()
         modules = self._tune_all(calls)
         end_to_end = None if request.dry_run else self._time_whole(calls, modules)
+        if self._options.folders is not None:
+            self._options.folders.tidy()
         if self._expired():
             notes.append(f"the time limit of {request.time_limit:g} s was reached")
         seconds = self._clock.now() - self._start

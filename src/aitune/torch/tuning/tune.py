@@ -9,6 +9,7 @@ from aitune.torch.check.check import Check
 from aitune.torch.config import config
 from aitune.torch.dataloader import BatchSource
 from aitune.torch.events import Event, listening
+from aitune.torch.module.handle import tuning_alone
 from aitune.torch.report import TuneResult, progress_listener, write_record
 from aitune.torch.tuning.quiet import external_logging_disabled
 from aitune.torch.tuning.request import (
@@ -94,7 +95,12 @@ def tune(  # noqa: PLR0913 - the documented signature
     silent = checked_flag("disable_external_logging", disable_external_logging)
     if folders_cleared and not request.dry_run:
         BuildFolders.clear(config.cache_dir)
-    with progress_listener(progress) as listener, external_logging_disabled(silent), listening(listener):
+    with (
+        tuning_alone(),
+        progress_listener(progress) as listener,
+        external_logging_disabled(silent),
+        listening(listener),
+    ):
         result = Run(request).tune()
     if request.dry_run:
         print(result)  # noqa: T201 - printing the plan is what a dry run is for

@@ -37,6 +37,16 @@ class BuildFolders:
         if builds.is_dir():
             _prune(builds, keep_seconds=0.0)
 
+    def tidy(self) -> None:
+        """Remove logs that hold nothing, and the folder if nothing is left in it."""
+        with contextlib.suppress(OSError):
+            for entry in self._root.iterdir():
+                if entry.suffix == ".log" and entry.is_file() and entry.stat().st_size == 0:
+                    entry.unlink()
+                elif entry.is_dir() and not any(entry.iterdir()):
+                    entry.rmdir()
+            self._root.rmdir()  # refuses while something is left
+
     @property
     def root(self) -> Path:
         """The folder of this tune."""

@@ -123,18 +123,23 @@ def _logging_state() -> Callable[[], None]:
 @contextlib.contextmanager
 def _logging_to(sink: IO[str]) -> Iterator[None]:
     """Send what handlers would print to the log: libraries' own handlers hold the console's streams."""
-    console = (sys.__stdout__, sys.__stderr__, sys.stdout, sys.stderr)
+    console = [stream for stream in (sys.__stdout__, sys.__stderr__, sys.stdout, sys.stderr) if stream is not None]
     moved = [(handler, handler.stream) for handler in _stream_handlers() if handler.stream in console]
     for handler, _ in moved:
-        handler.setStream(sink)
+        handler.stream = sink  # not setStream(), which flushes: a daemon's standard error may be closed
     try:
         yield
     finally:
         for handler, stream in moved:
-            handler.setStream(stream)
+            handler.stream = stream
         for handler in _stream_handlers():
             if handler.stream is sink:  # made meanwhile, while the sink stood in for the console
-                handler.setStream(sys.__stderr__)
+                handler.stream = sys.__stderr__ if sys.__stderr__ is not None else _nowhere()
+
+
+def _nowhere() -> IO[str]:
+    """Return a stream that forgets what is written, for a process without a standard error."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _stream_handlers() -> list[logging.StreamHandler[Any]]:
