@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -130,14 +131,16 @@ def test_other_libraries_can_be_silenced(model, samples, caplog, double_agent):
 @argument("tune", "clear_cache")
 def test_clear_cache_removes_what_earlier_tunes_left_and_nothing_else(model, samples, always, cache_dir):
     wrapped = ait.Module(model, "m", always())
+    mine, earlier = cache_dir / "builds" / "mine", cache_dir / "builds" / "20260101-000000-abcdefgh"
+    for folder in (mine, earlier):
+        folder.mkdir(parents=True)
+        (folder / "build.log").write_text("output")
     ait.tune(wrapped, samples)
-    (cache_dir / "builds" / "mine").mkdir()
-    (earlier,) = [entry for entry in (cache_dir / "builds").iterdir() if entry.name != "mine"]
-    ait.tune(wrapped, samples)
+    os.utime(earlier)  # as new as this tune
     assert earlier.exists()
     ait.tune(wrapped, samples, clear_cache=True)
     assert not earlier.exists()
-    assert (cache_dir / "builds" / "mine").exists()
+    assert mine.exists()
 
 
 @argument("tune", "ignore_failing_modules")
