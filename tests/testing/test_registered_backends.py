@@ -18,12 +18,6 @@ RUN = {"ONNXRuntimeBackend", "OpenVINOBackend", "TorchEagerBackend", "TorchInduc
 NOT_BUILT_YET = {"TorchInductorAotBackend"}
 SLOW = {"TorchInductorJitBackend"}  # compiles each module for a quarter of a minute
 
-# Faults that are known, by backend and test; the test that passes again fails until its line is gone.
-KNOWN = {
-    ("TorchInductorJitBackend", "test_closing_lets_go"): "the source that is compiled names the module in its globals,"
-    " which torch.compile keeps",
-}
-
 
 def copied(test):
     """Copy a function, so that a mark on it is not one on the suite's own."""
@@ -38,9 +32,6 @@ def contract_of(name: str, kind: type) -> type[BackendContract]:
     """Make the test class of one backend."""
     body = {"make_backend": lambda self: kind(), "__doc__": f"The contract of {name}."}
     body["required"] = tuple(case.name for case in BackendContract().cases()) if name in RUN else ()
-    for (backend, test), reason in KNOWN.items():
-        if backend == name:
-            body[test] = pytest.mark.xfail(reason=reason)(copied(getattr(BackendContract, test)))
     if name not in RUN:  # a process for each, of which the library is mostly missing here as well
         test = BackendContract.test_constructing_it_needs_neither_library_nor_device
         body[test.__name__] = pytest.mark.slow(copied(test))

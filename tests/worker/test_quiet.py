@@ -30,11 +30,12 @@ def misbehave(folder):
     logging.getLogger().setLevel(logging.CRITICAL)
     logging.getLogger("some.library").addHandler(logging.StreamHandler())
     logging.disable(logging.CRITICAL)
+    sys.setrecursionlimit(5000)
 
 
 def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
     cwd, environment, path, filters = Path.cwd(), dict(os.environ), list(sys.path), list(warnings.filters)
-    level, handlers = logging.root.level, list(logging.root.handlers)
+    level, handlers, depth = logging.root.level, list(logging.root.handlers), sys.getrecursionlimit()
     with unchanged_torch_state(), process_state_kept(tmp_path / "build.log"):
         misbehave(tmp_path)
     assert Path.cwd() == cwd
@@ -43,6 +44,7 @@ def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
     assert list(warnings.filters) == filters
     assert (logging.root.level, logging.root.handlers) == (level, handlers)
     assert logging.root.manager.disable == 0
+    assert sys.getrecursionlimit() == depth
 
 
 def test_state_is_put_back_after_an_exception(tmp_path, unchanged_torch_state):

@@ -45,7 +45,7 @@ class BackendConfig:
         changed = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+            default = item.default_factory() if callable(item.default_factory) else item.default
             if value != default:
                 changed.append(f"{item.name}={value!r}")
         return ", ".join(changed)

@@ -206,7 +206,7 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
     """
     inputs = graph.inputs
     parameters = [f"tensor{i}" for i in range(len(inputs.tensors))]
-    names = Names((*parameters, "call"))
+    names = Names((*parameters, "call", "function"))
     leaf_texts = _leaf_texts(inputs, iter(parameters), names)
     stand_ins = [object() if isinstance(leaf, TensorSpec) else leaf.value for leaf in inputs.leaves]
     arguments = inputs.structure.unflatten(stand_ins)
@@ -224,8 +224,10 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
     # Through a dict: what went into **kwargs need not be an identifier.
     named = ", ".join(f"{key!r}: {texts[id(value)]}" for key, value in kwargs.items())
     given += [f"**{{{named}}}"] if kwargs else []
-    body = [f"return {names.of(function, 'function')}({', '.join(given)})"]
-    return compiled("call", ", ".join(parameters), body, names)
+    # A closure: torch.compile keeps the globals of what it compiled for ever, and with them the module.
+    lines = [f"def call({', '.join(parameters)}):", f"    return function({', '.join(given)})", "return call"]
+    made: Callable[..., Any] = compiled("make", "function", lines, names)(function)
+    return made
 
 
 class _Plan:

@@ -1,8 +1,8 @@
 """Strategies: which candidate serves a graph. They hold settings only, and ask the bench for trials."""
 
-from aitune.torch.tune_strategy.base import TuneStrategy
+from aitune.torch.tune_strategy.base import ListStrategy, TuneStrategy
 from aitune.torch.tune_strategy.first_wins import FirstWinsStrategy
 from aitune.torch.tune_strategy.max_throughput import MaxThroughputStrategy
 from aitune.torch.tune_strategy.one_backend import OneBackendStrategy
 
-__all__ = ["FirstWinsStrategy", "MaxThroughputStrategy", "OneBackendStrategy", "TuneStrategy"]
+__all__ = ["FirstWinsStrategy", "ListStrategy", "MaxThroughputStrategy", "OneBackendStrategy", "TuneStrategy"]

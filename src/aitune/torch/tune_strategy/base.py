@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aitune.torch.bench import Bench
 
-__all__ = ["TuneStrategy", "checked_backends"]
+__all__ = ["ListStrategy", "TuneStrategy", "checked_backends"]
 
 
 class TuneStrategy(ABC):

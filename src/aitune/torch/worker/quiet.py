@@ -65,11 +65,12 @@ def _random_state() -> Callable[[], None]:
 def _torch_state() -> Callable[[], None]:
     dtype, threads, grad = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
     device = torch.get_default_device()
-    precision = torch.get_float32_matmul_precision()
+    precision, depth = torch.get_float32_matmul_precision(), sys.getrecursionlimit()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
 
     def restore() -> None:
+        sys.setrecursionlimit(depth)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         if torch.get_num_threads() != threads:
