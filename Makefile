@@ -22,11 +22,15 @@ help: ## list the targets
 demo: $(READY) ## tune a real sentence embedding model for this CPU, under 4 minutes
 	$(BIN)/python examples/minilm_search.py
 
+# The contract suites load every vendor library and run apart: after all other tests one process ended in a segmentation
+# fault there, which is not understood yet.
 test: lint ## linters, types, then pytest without the slow tests
-	$(BIN)/python -m pytest -m "not gpu and not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not slow" --ignore tests/testing $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not slow" tests/testing $(PYTEST_ARGS)
 
 test-all: lint ## the same with slow tests and full counts
-	$(BIN)/python -m pytest --full $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --full --ignore tests/testing $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --full tests/testing $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff, import-linter, mypy
 	$(BIN)/ruff check
