@@ -249,7 +249,8 @@ def test_ctrl_c_leaves_a_real_terminal_clean(tmp_path):
     import pty
 
     script = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell starts in the background
         "from aitune.torch.events import *\n"
         "from aitune.torch.report.progress import progress_listener\n"
         "stderr = sys.stderr\n"
