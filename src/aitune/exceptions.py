@@ -7,8 +7,12 @@
     ├── BackendError (RuntimeError)           one candidate did not work out
     │   ├── BackendNotInstalledError (ImportError)   a library of the candidate is missing
     │   ├── BackendUnsupportedError           the candidate cannot serve this module, input or device
-    │   └── BackendBuildError                 the candidate's own library failed
+    │   ├── BackendBuildError                 the candidate's own library failed
+    │   ├── BackendCrashedError               the process that built the candidate ended
+    │   ├── BackendTimeoutError (TimeoutError)   the candidate took longer than it may
+    │   └── BackendMemoryError (MemoryError)  the candidate took more memory than it may
     ├── CorrectnessError (ArithmeticError)    a candidate computes something else than the module
+    ├── NotCarriedError (RuntimeError)        a module cannot be brought to a worker process
     └── TuneFailedError (RuntimeError)        a module could not be tuned and the caller asked to be told
 
 Every class also derives from the builtin that people expect, so ``except ValueError`` works, and survives pickling
@@ -23,10 +27,14 @@ __all__ = [
     "AITuneError",
     "AITuneUserInputError",
     "BackendBuildError",
+    "BackendCrashedError",
     "BackendError",
+    "BackendMemoryError",
     "BackendNotInstalledError",
+    "BackendTimeoutError",
     "BackendUnsupportedError",
     "CorrectnessError",
+    "NotCarriedError",
     "TuneFailedError",
 ]
 
@@ -85,6 +93,42 @@ class BackendUnsupportedError(BackendError):
 
 class BackendBuildError(BackendError):
     """The backend's library failed while it built the engine; the cause is chained."""
+
+
+class BackendCrashedError(BackendError):
+    """The worker process ended while it had the backend in hand: by a signal, or by leaving.
+
+    Args:
+        backend: The backend's name.
+        reason: How it ended, and the last lines that it printed.
+        signal: Number of the signal, None if there was none.
+    """
+
+    def __init__(self, backend: str, reason: str, signal: int | None = None) -> None:
+        super().__init__(backend, reason)
+        self.signal = signal
+
+
+class BackendTimeoutError(BackendError, TimeoutError):
+    """The backend took longer than it may, and was ended.
+
+    Args:
+        backend: The backend's name.
+        reason: What it was doing, and which limit it reached.
+        seconds: The limit.
+    """
+
+    def __init__(self, backend: str, reason: str, seconds: float) -> None:
+        super().__init__(backend, reason)
+        self.seconds = seconds
+
+
+class BackendMemoryError(BackendError, MemoryError):
+    """The backend took more memory than it may, and was ended or refused."""
+
+
+class NotCarriedError(AITuneError, RuntimeError):
+    """A module cannot be brought to a worker process; the message says what stands in the way."""
 
 
 class CorrectnessError(AITuneError, ArithmeticError):

@@ -14,7 +14,7 @@ import torch
 from aitune.torch.backend import Backend, BackendConfig
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
-from aitune.torch.worker import InProcessExecutor
+from aitune.torch.worker import build_here
 
 __all__ = ["UnpickledError", "answers_of_kept", "description", "outcomes"]
 
@@ -47,7 +47,7 @@ def outcomes(backend: Backend[Any], jobs: Sequence[Job]) -> list[str]:
 
 
 def _outcome(backend: Backend[Any], job: Job) -> str:
-    built = InProcessExecutor().build(backend, job)
+    built = build_here(backend, job)
     if built.engine is None:
         return f"{type(built.error).__name__}: {built.error}"
     sample = job.samples[0].fresh()

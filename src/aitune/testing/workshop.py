@@ -21,7 +21,7 @@ from aitune.testing.surroundings import Surroundings
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench import unusable
 from aitune.torch.graph.job import Job
-from aitune.torch.worker import Executor, InProcessExecutor
+from aitune.torch.worker import build_here
 
 __all__ = ["Workshop", "skip"]
 
@@ -48,13 +48,11 @@ class Workshop:
     Args:
         backend: The backend.
         device: Where modules are.
-        executor: Where builds happen.
     """
 
-    def __init__(self, backend: Backend[Any], device: str = "cpu", executor: Executor | None = None) -> None:
+    def __init__(self, backend: Backend[Any], device: str = "cpu") -> None:
         self.backend = backend
         self.device = device
-        self._executor = executor or InProcessExecutor()
         self._folder = tempfile.TemporaryDirectory(prefix="aitune-testing-")
         self._jobs: dict[str, Job] = {}
         self._made: dict[str, Made | unittest.SkipTest] = {}
@@ -93,7 +91,7 @@ class Workshop:
         reason = unusable(self.backend, job.device) or self.backend.unsuitable(job)
         if reason is not None:
             raise skip(self.backend, reason)
-        built = self._executor.build(self.backend, job)
+        built = build_here(self.backend, job)
         if isinstance(built.error, (BackendNotInstalledError, BackendUnsupportedError)):
             raise skip(self.backend, built.error.reason) from built.error
         if built.error is not None:

@@ -27,7 +27,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 from aitune.torch.measure import PairedTiming, Stopwatch, compare
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
-from aitune.torch.worker import BuildFolders, Executor, InProcessExecutor, remove_files
+from aitune.torch.worker import BuildFolders, Executor, build_here, remove_files
 
 __all__ = ["Bench", "Path", "Tools"]
 
@@ -55,7 +55,7 @@ class Tools:
         original: The call that a candidate would replace, the user's own path with hooks.
         route: Makes, of a graph and an engine, the call path that users will take; dispatch is part of what is timed.
         folders: Where builds put their files.
-        executor: Where builds happen.
+        executor: Where candidates are tried before this process lets them in; None builds everything in this process.
         stopwatch: How time is read.
         deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
         seed: Seeds synthesised inputs.
@@ -64,7 +64,7 @@ class Tools:
     original: Callable[..., Any]
     route: Callable[[GraphSpec, Engine], Path]
     folders: BuildFolders
-    executor: Executor = field(default_factory=InProcessExecutor)
+    executor: Executor | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     deadline: float | None = None
     seed: int = 0
@@ -217,7 +217,7 @@ class Bench:
         try:
             job = self._job_for(backend)
             self._stage(name, "build")
-            built = self._tools.executor.build(backend, job)
+            built = build_here(backend, job)
             if built.engine is None:
                 assert built.error is not None
                 return failed_trial(name, built.error, seconds=built.seconds, log=job.log), built.error

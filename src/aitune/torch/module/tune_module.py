@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from aitune.torch.module.slot import Slot
 from aitune.torch.report import GraphResult, ModuleResult
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.tune_strategy import TuneStrategy
-from aitune.torch.worker import BuildFolders, Executor, InProcessExecutor
+from aitune.torch.worker import BuildFolders, Executor
 
 __all__ = ["TuneOptions", "module_device", "stopwatch_for", "tune_module"]
 
@@ -40,7 +40,7 @@ class TuneOptions:
         check: How outputs are judged, for strategies that have no check of their own.
         deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
         seed: Seeds synthesised inputs.
-        executor: Where builds happen.
+        executor: Where candidates are tried before this process lets them in; None builds everything in this process.
         folders: Where builds put their files; None makes a folder below ``config.cache_dir``.
         stopwatch: How time is read; None reads the system's clock and waits for the module's device.
     """
@@ -50,7 +50,7 @@ class TuneOptions:
     check: Check | None = None
     deadline: float | None = None
     seed: int = 0
-    executor: Executor = field(default_factory=InProcessExecutor)
+    executor: Executor | None = None
     folders: BuildFolders | None = None
     stopwatch: Stopwatch | None = None
 

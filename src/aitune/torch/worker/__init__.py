@@ -1,6 +1,21 @@
 """Builds, kept apart from the process that asks for them, behind one executor interface."""
 
-from aitune.torch.worker.executor import Built, Executor, InProcessExecutor
+from aitune.torch.worker.assignment import Assignment
+from aitune.torch.worker.attempt import Attempt, Outcome
+from aitune.torch.worker.executor import Executor, Workplace
 from aitune.torch.worker.folders import BuildFolders, remove_files
+from aitune.torch.worker.in_process import Built, build_here
+from aitune.torch.worker.limits import Limits
 
-__all__ = ["BuildFolders", "Built", "Executor", "InProcessExecutor", "remove_files"]
+__all__ = [
+    "Assignment",
+    "Attempt",
+    "BuildFolders",
+    "Built",
+    "Executor",
+    "Limits",
+    "Outcome",
+    "Workplace",
+    "build_here",
+    "remove_files",
+]

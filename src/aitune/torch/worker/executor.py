@@ -1,64 +1,71 @@
-"""The executor interface: a build is asked for and comes back as an engine or an exception."""
+"""The executor interface: where candidates are tried before this process lets them in."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
 
-import psutil
-import torch
+from aitune.torch.check import Reference
+from aitune.torch.worker.assignment import Assignment
+from aitune.torch.worker.attempt import Attempt, Outcome
 
-from aitune.torch.backend import Backend, Engine
-from aitune.torch.graph.job import Job
-from aitune.torch.worker.quiet import process_state_kept
-
-__all__ = ["Built", "Executor", "InProcessExecutor"]
+__all__ = ["Executor", "Workplace"]
 
 
-@dataclass(frozen=True)
-class Built:
-    """What came of a build.
+class Workplace(ABC):
+    """A place, outside this process, where candidates of one graph are tried. A context manager.
 
-    Attributes:
-        engine: The engine, None if the build failed.
-        error: What the builder raised, None if it built.
-        seconds: How long it took.
-        memory_bytes: By how much the process's resident memory grew.
+    Whatever a candidate does there, the methods return within its limits, or raise what is said below.
+    ``KeyboardInterrupt`` passes, with everything that was started there ended.
     """
 
-    engine: Engine | None
-    error: Exception | None
-    seconds: float
-    memory_bytes: int
+    @abstractmethod
+    def reference(self, seconds: float | None = None) -> Reference:
+        """Return what the module computes in a higher precision, for each recorded sample and synthesised input.
+
+        Args:
+            seconds: Time for it; then, or where it cannot be made, it is the eager one with the reason.
+        """
+
+    @abstractmethod
+    def attempt(self, attempt: Attempt) -> Outcome:
+        """Build, check and measure a candidate; a failure of any kind is an outcome with an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the graph; calling it twice is allowed."""
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Executor(ABC):
-    """Where builds happen. One build at a time."""
+    """Makes workplaces, in processes of this machine or on others. A context manager: leaving it ends them all."""
+
+    def open(self) -> None:  # noqa: B027 - an executor that has nothing to get ready needs none
+        """Begin to get ready, without waiting for it; calling it twice is allowed."""
 
     @abstractmethod
-    def build(self, backend: Backend[Any], job: Job) -> Built:
-        """Build ``backend`` for ``job``; a failing builder is an answer, never an exception.
+    def workplace(self, assignment: Assignment) -> Workplace:
+        """Bring a graph to a worker.
 
-        ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
+        Raises:
+            NotCarriedError: If neither the module nor its exported program can travel, with the reason.
         """
 
+    @abstractmethod
+    def close(self) -> None:
+        """End every process that was started, and their children; calling it twice is allowed."""
 
-class InProcessExecutor(Executor):
-    """Builds in this process, with its global state put back afterwards and the builder's output in the job's log."""
+    def __enter__(self) -> Executor:
+        return self
 
-    def build(self, backend: Backend[Any], job: Job) -> Built:
-        """Build here and now; see :meth:`Executor.build`."""
-        process = psutil.Process()
-        before = process.memory_info().rss
-        start = time.perf_counter()
-        engine, error = None, None
-        job.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with process_state_kept(job.log), torch.no_grad():
-                engine = backend.build(job)
-        except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
-            error = raised
-        seconds = time.perf_counter() - start
-        return Built(engine, error, seconds, max(0, process.memory_info().rss - before))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

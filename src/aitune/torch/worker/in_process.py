@@ -1,0 +1,53 @@
+"""A build in this process, with the process put back as it was."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from aitune.torch.backend import Backend, Engine
+from aitune.torch.graph.job import Job
+from aitune.torch.worker.quiet import process_state_kept
+
+__all__ = ["Built", "build_here"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of a build.
+
+    Attributes:
+        engine: The engine, None if the build failed.
+        error: What the builder raised, None if it built.
+        seconds: How long it took.
+        memory_bytes: By how much the process's resident memory grew.
+    """
+
+    engine: Engine | None
+    error: Exception | None
+    seconds: float
+    memory_bytes: int
+
+
+def build_here(backend: Backend[Any], job: Job) -> Built:
+    """Build ``backend`` for ``job`` in this process; a failing builder is an answer, never an exception.
+
+    Global state of the process is put back afterwards, and the builder's output goes to the job's log.
+    ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
+    """
+    process = psutil.Process()
+    before = process.memory_info().rss
+    start = time.perf_counter()
+    engine, error = None, None
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with process_state_kept(job.log), torch.no_grad():
+            engine = backend.build(job)
+    except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
+        error = raised
+    seconds = time.perf_counter() - start
+    return Built(engine, error, seconds, max(0, process.memory_info().rss - before))
