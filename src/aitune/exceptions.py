@@ -15,6 +15,9 @@
     ├── NotCarriedError (RuntimeError)        a module cannot be brought to a worker process
     └── TuneFailedError (RuntimeError)        a module could not be tuned and the caller asked to be told
 
+Whatever leaves a tune, ``KeyboardInterrupt`` and the exceptions of users' code included, carries what was found until
+then; :func:`partial_result` reads it.
+
 Every class also derives from the builtin that people expect, so ``except ValueError`` works, and survives pickling
 with its fields, so that it can travel from a worker process.
 """
@@ -36,6 +39,7 @@ __all__ = [
     "CorrectnessError",
     "NotCarriedError",
     "TuneFailedError",
+    "partial_result",
 ]
 
 
@@ -156,6 +160,26 @@ class TuneFailedError(AITuneError, RuntimeError):
         lines = [f"{name}: {reason}" for name, reason in failures.items()]
         super().__init__("not tuned, and running as before: " + "; ".join(lines))
         self.failures = failures
+
+
+def partial_result(error: BaseException) -> Any:
+    """Return what a tune had found when an exception ended it.
+
+    Args:
+        error: What ``ait.tune`` or ``Module.tune`` raised, ``KeyboardInterrupt`` included.
+
+    Returns:
+        A ``TuneResult`` (of ``Module.tune``: a ``ModuleResult``), None where the exception carries none.
+    """
+    return getattr(error, "aitune_partial_result", None)
+
+
+def carry_partial_result(error: BaseException, result: Any) -> None:
+    """Let an exception carry what was found before it; of one that takes no attributes nothing is asked."""
+    try:
+        error.aitune_partial_result = result  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        return
 
 
 def _rebuild(kind: type[AITuneError], state: dict[str, Any], args: tuple[Any, ...]) -> AITuneError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,20 +13,23 @@ import torch
 
 from aitune.exceptions import BackendBuildError, BackendError, BackendUnsupportedError
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
 from aitune.torch.bench.failure import failed_trial
+from aitune.torch.bench.gate import Admission, Gate
 from aitune.torch.bench.proof import Proof
 from aitune.torch.bench.resolve import Resolved, resolve
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.suitability import unusable_verdict
 from aitune.torch.bench.workload import Workload
+from aitune.torch.check import Effort, Reference
 from aitune.torch.check.trace import no_trace
 from aitune.torch.events import StageStarted, TrialFinished, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 from aitune.torch.measure import PairedTiming, Stopwatch, compare
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
-from aitune.torch.worker import BuildFolders, Executor, build_here, remove_files
+from aitune.torch.worker import BuildFolders, Executor, Limits
 
 __all__ = ["Bench", "Path", "Tools"]
 
@@ -56,6 +58,7 @@ class Tools:
         route: Makes, of a graph and an engine, the call path that users will take; dispatch is part of what is timed.
         folders: Where builds put their files.
         executor: Where candidates are tried before this process lets them in; None builds everything in this process.
+        limits: What each candidate may take there.
         stopwatch: How time is read.
         deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
         seed: Seeds synthesised inputs.
@@ -65,6 +68,7 @@ class Tools:
     route: Callable[[GraphSpec, Engine], Path]
     folders: BuildFolders
     executor: Executor | None = None
+    limits: Limits = field(default_factory=Limits)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     deadline: float | None = None
     seed: int = 0
@@ -86,7 +90,7 @@ class Bench:
         self._entrants: dict[int, Entrant] = {}
         self._errors: dict[int, Exception] = {}
         self._trials: list[Trial] = []
-        self._started = tools.stopwatch.clock.now()
+        self._budget = Budget.starting(tools.stopwatch.clock, tools.deadline, rules.time_limit)
 
     def __enter__(self) -> Bench:
         return self
@@ -95,6 +99,9 @@ class Bench:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close_losers(keep=None)
+        gate = self.__dict__.get("_gate")
+        if gate is not None:
+            gate.close()
 
     @property
     def device(self) -> torch.device:
@@ -105,6 +112,11 @@ class Bench:
     def graph(self) -> GraphSpec:
         """The graph that engines serve, its batch range widened by the search for the batch size."""
         return self.job.graph
+
+    @property
+    def recorded_graph(self) -> GraphSpec:
+        """The graph as it was recorded; known before anything is resolved."""
+        return self._recorded.graph
 
     @property
     def job(self) -> Job:
@@ -120,7 +132,7 @@ class Bench:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the trials; empty before anything was tried."""
         resolved = self.__dict__.get("_resolved")
-        proof = self.__dict__.get("_proof")
+        proof = self.__dict__.get("_proof") or self.__dict__.get("_short_proof")
         return (*(resolved.notes if resolved else ()), *(proof.notes if proof else ()))
 
     def original(self) -> Trial:
@@ -181,32 +193,54 @@ class Bench:
     @cached_property
     def _resolved(self) -> Resolved:
         self._stage("", "batch size")
-        return resolve(self._recorded, self.rules, self._tools.original, self._tools.stopwatch)
+        return resolve(self._recorded, self.rules, self._tools.original, self._tools.stopwatch, self._budget)
 
     @cached_property
     def _workload(self) -> Workload:
         return Workload.at(self.graph, self.job.samples, self._resolved.batch_size)
 
     @cached_property
+    def _gate(self) -> Gate:
+        return Gate(
+            job=self.job,
+            rules=self.rules,
+            workload=self._workload,
+            budget=self._budget,
+            executor=self._tools.executor,
+            limits=self._tools.limits,
+            seed=self._tools.seed,
+        )
+
+    @cached_property
     def _proof(self) -> Proof:
+        """What is asked of a candidate that nobody examined yet."""
+        return self._prepared(synthesised=True)
+
+    @cached_property
+    def _short_proof(self) -> Proof:
+        """What is asked of a candidate that passed the whole examination in the worker: the samples."""
+        return self._prepared(synthesised=False)
+
+    @cached_property
+    def _reference(self) -> Reference | bool:
         self._stage("", "reference")
-        return Proof.prepare(self.job, self.rules.check, self._tools.seed)
+        return self._gate.reference()
+
+    def _prepared(self, *, synthesised: bool) -> Proof:
+        effort = Effort(
+            synthesised=synthesised,
+            reference=self._reference,
+            reference_seconds=self._budget.left(),
+            seed=self._tools.seed,
+        )
+        return Proof.prepare(self.job, self.rules.check, effort)
 
     def _stage(self, backend: str, stage: str) -> None:
         publish(StageStarted(self._recorded.name, self._recorded.graph.name, backend, stage))
 
-    def _out_of_time(self) -> str | None:
-        now = self._tools.stopwatch.clock.now()
-        if self._tools.deadline is not None and now >= self._tools.deadline:
-            return "the time limit of the tune was reached"
-        limit = self.rules.time_limit
-        if limit is not None and now >= self._started + limit:
-            return f"the strategy's time limit of {limit:g} s was reached"
-        return None
-
     def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None]:
         name = backend.describe()
-        late = self._out_of_time()
+        late = self._budget.over()
         if late is not None:
             return Trial(backend=name, verdict=Verdict.skipped, reason=late), None
         unusable = unusable_verdict(backend, self._recorded)
@@ -217,42 +251,38 @@ class Bench:
         try:
             job = self._job_for(backend)
             self._stage(name, "build")
-            built = build_here(backend, job)
-            if built.engine is None:
-                assert built.error is not None
-                return failed_trial(name, built.error, seconds=built.seconds, log=job.log), built.error
-            engine = built.engine
-            weakref.finalize(engine, remove_files, str(job.folder))
-            trial = Trial(
-                backend=name,
-                verdict=Verdict.accepted,
-                precision=engine.precision,
-                build_seconds=built.seconds,
-                memory_bytes=built.memory_bytes,
-                log_path=str(job.log) if job.log.exists() and job.log.stat().st_size else None,
-            )
-            trial, error = self._prove(trial, backend, engine)
+            admission = self._gate.admit(backend, job, self._best_timing())
+            if admission.engine is None:
+                return admission.trial, admission.error
+            engine = admission.engine
+            trial, error = self._prove(admission, backend, engine)
             kept = trial.accepted
             return trial, error
         finally:
             if engine is not None and not kept:
                 engine.close()
 
+    def _best_timing(self) -> PairedTiming | None:
+        timings = [entrant.timing for entrant in self._entrants.values()]
+        return max(timings, key=lambda timing: timing.low, default=None)
+
     def _job_for(self, backend: Backend[Any]) -> Job:
         folder, log = self._tools.folders.new(self.job.name, self.graph.name, backend.name)
         return replace(self.job, folder=folder, log=log)
 
-    def _prove(self, trial: Trial, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
+    def _prove(self, admission: Admission, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
         """Check the engine's values and measure it; the engine is entered if it holds."""
+        trial = admission.trial
+        proof: Proof | None = None
         if self.rules.correctness:
-            proof = self._proof
+            proof = self._short_proof if admission.judged else self._proof
             self._stage(trial.backend, "check")
             trial, error = proof.judge(trial, engine)
             if error is not None:
                 return trial, error
         self._stage(trial.backend, "measure")
         path = self._tools.route(self.graph, engine)
-        watch = self._proof.watch(engine, self._workload) if self.rules.correctness else None
+        watch = proof.watch(engine, self._workload) if proof is not None else None
         timing = self._race(path.call, self._tools.original, watch.observe if watch is not None else None)
         unserved = _unserved(trial.backend, path.fallbacks())
         if unserved is not None:
@@ -298,7 +328,7 @@ class Bench:
                 self._workload.passes(candidate),
                 self._workload.passes(baseline),
                 stopwatch=self._tools.stopwatch,
-                config=self.rules.profiling,
+                config=self._budget.fitted(self.rules.profiling),
                 min_gain=self.rules.min_speedup_ratio,
                 observe=observe,
             )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from aitune.exceptions import (
+    BackendCrashedError,
     BackendError,
+    BackendMemoryError,
     BackendNotInstalledError,
+    BackendTimeoutError,
     BackendUnsupportedError,
     CorrectnessError,
+    NotCarriedError,
 )
 from aitune.torch.measure import is_out_of_memory
 from aitune.torch.trial import Trial, Verdict
@@ -36,21 +40,32 @@ def failed_trial(backend: str, error: Exception, *, seconds: float | None = None
     )
 
 
+_VERDICTS: tuple[tuple[type[Exception], Verdict], ...] = (
+    (BackendNotInstalledError, Verdict.not_installed),
+    (BackendUnsupportedError, Verdict.unsupported),
+    (BackendCrashedError, Verdict.crashed),
+    (BackendTimeoutError, Verdict.timed_out),
+    (BackendMemoryError, Verdict.out_of_memory),
+    (CorrectnessError, Verdict.wrong),
+    (NotCarriedError, Verdict.skipped),
+)
+
+
 def _verdict(error: Exception) -> Verdict:
-    if isinstance(error, BackendNotInstalledError):
-        return Verdict.not_installed
-    if isinstance(error, BackendUnsupportedError):
-        return Verdict.unsupported
-    if isinstance(error, CorrectnessError):
-        return Verdict.wrong
-    if is_out_of_memory(error):
-        return Verdict.out_of_memory
-    return Verdict.build_failed
+    for kind, verdict in _VERDICTS:
+        if isinstance(error, kind):
+            return verdict
+    return Verdict.out_of_memory if is_out_of_memory(error) else Verdict.build_failed
 
 
 def _reason(error: Exception) -> str:
     """Return the first lines of a message, which in compilers' errors may run over pages."""
-    text = error.reason if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, BackendError):
+        text = error.reason
+    elif isinstance(error, NotCarriedError):
+        text = error.message
+    else:
+        text = f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     text = " ".join(lines[:3]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -29,13 +29,17 @@ class Proof:
     subject: Subject
 
     @classmethod
-    def prepare(cls, job: Job, check: Check | None, seed: int = 0) -> Proof:
+    def prepare(cls, job: Job, check: Check | None, effort: Effort | None = None) -> Proof:
         """Run the module and its reference through every question.
+
+        Args:
+            job: The graph with its samples.
+            check: The user's check.
+            effort: How much to ask; None asks everything.
 
         Raises:
             Exception: What the module itself raises on a recorded call.
         """
-        effort = Effort(seed=seed)
         return cls(prepare(job.module, job.graph, job.samples, forward=job.forward, check=check, effort=effort))
 
     @property

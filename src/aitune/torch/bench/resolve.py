@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.workload import Workload, sizes_seen
 from aitune.torch.check.trace import no_trace
@@ -48,7 +49,9 @@ class Resolved:
     notes: tuple[str, ...] = ()
 
 
-def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch) -> Resolved:
+def resolve(
+    job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch, budget: Budget | None = None
+) -> Resolved:
     """Decide at which batch size the candidates of a graph are compared.
 
     With the search on, powers of two are tried from the largest recorded size up while the original's throughput
@@ -59,6 +62,7 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
         rules: Whether to search, and whether latency counts.
         original: The call to measure.
         stopwatch: How time is read.
+        budget: The time there is; no larger size is tried once it is over. None for no limit.
     """
     batch, seen = job.graph.batch_dim, sizes_seen(job.graph, job.samples)
     if batch is None or not seen:
@@ -81,6 +85,8 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
         return workload.throughput(latencies[-1])
 
     def fits(size: int) -> bool:
+        if budget is not None and budget.over() is not None:
+            return False
         return latencies[-1] <= LONGEST_CALL and growth[-1].fits(size, available_bytes(job.device))
 
     with no_trace(job.module), torch.no_grad():

@@ -22,6 +22,8 @@ class Rules:
         performance: Whether a candidate must beat the original.
         find_batch_size: Whether the batch size with the best throughput is searched for.
         smallest: Whether speed is measured at the smallest batch size, for latency, instead of the best or largest.
+        quickest: Whether only the quickest candidate is wanted, so that one that is clearly behind another in the
+            worker need not be brought into this process.
         time_limit: Seconds after which no further candidate is begun; None for no limit.
     """
 
@@ -32,4 +34,5 @@ class Rules:
     performance: bool = True
     find_batch_size: bool = True
     smallest: bool = False
+    quickest: bool = False
     time_limit: float | None = None

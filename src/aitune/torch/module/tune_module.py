@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from aitune.exceptions import carry_partial_result, partial_result
 from aitune.torch.backend import Engine
 from aitune.torch.bench import Bench, Path, Rules, Tools, unusable
 from aitune.torch.check.check import Check
-from aitune.torch.config import config
+from aitune.torch.config import Config, config
 from aitune.torch.events import GraphChosen, GraphStarted, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
@@ -23,9 +26,9 @@ from aitune.torch.module.slot import Slot
 from aitune.torch.report import GraphResult, ModuleResult
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.tune_strategy import TuneStrategy
-from aitune.torch.worker import BuildFolders, Executor
+from aitune.torch.worker import BuildFolders, Executor, Limits, open_executor
 
-__all__ = ["TuneOptions", "module_device", "stopwatch_for", "tune_module"]
+__all__ = ["TuneOptions", "limits_of", "module_device", "stopwatch_for", "tune_module"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +43,9 @@ class TuneOptions:
         check: How outputs are judged, for strategies that have no check of their own.
         deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
         seed: Seeds synthesised inputs.
-        executor: Where candidates are tried before this process lets them in; None builds everything in this process.
+        executor: Where candidates are tried before this process lets them in; None makes one as ``config.isolation``
+            says.
+        limits: What each candidate may take there; None takes those of the configuration.
         folders: Where builds put their files; None makes a folder below ``config.cache_dir``.
         stopwatch: How time is read; None reads the system's clock and waits for the module's device.
     """
@@ -51,6 +56,7 @@ class TuneOptions:
     deadline: float | None = None
     seed: int = 0
     executor: Executor | None = None
+    limits: Limits | None = None
     folders: BuildFolders | None = None
     stopwatch: Stopwatch | None = None
 
@@ -92,23 +98,37 @@ def tune_module(
     unknown = plan.unknown([entry.graph.name for entry in entries])
     if unknown:
         _log.warning("%s: strategies= names no graph of it: %s", name, ", ".join(map(repr, unknown)))
-    tuner = _Tuner(name, slot, device, options, options.folders or BuildFolders(config.cache_dir))
+    folders = options.folders or BuildFolders(config.cache_dir)
     served: list[Served] = []
     results: list[GraphResult] = []
-    try:
-        for index, entry in enumerate(entries):
-            result, found, error = tuner.tune(entry, plan.strategy_for(index, entry.graph.name))
-            results.append(result)
-            served.append(found)
-            if error is not None:
-                _close(served)
-                return ModuleResult(name, kind, tuple(results), f"{type(error).__name__}: {error}", error), ()
-    except BaseException:
-        _close(served)
-        raise
+    with _executor(options, folders) as executor:
+        tuner = _Tuner(name, slot, device, replace(options, executor=executor), folders)
+        try:
+            for index, entry in enumerate(entries):
+                result, found, error = tuner.tune(entry, plan.strategy_for(index, entry.graph.name))
+                results.append(result)
+                served.append(found)
+                if error is not None:
+                    _close(served)
+                    return ModuleResult(name, kind, tuple(results), f"{type(error).__name__}: {error}", error), ()
+        except BaseException as error:
+            _close(served)
+            if isinstance(result := partial_result(error), GraphResult):
+                results.append(result)
+            carry_partial_result(error, ModuleResult(name, kind, tuple(results), "interrupted", None))
+            raise
     if all(isinstance(found.engine, _Original) for found in served):
         served = []
     return ModuleResult(name, kind, tuple(results)), tuple(served)
+
+
+def limits_of(configuration: Config) -> Limits:
+    """Return what each candidate may take in a worker."""
+    return Limits(seconds=configuration.backend_time_limit, memory_bytes=configuration.backend_memory_limit)
+
+
+def _executor(options: TuneOptions, folders: BuildFolders) -> AbstractContextManager[Executor | None]:
+    return contextlib.nullcontext(options.executor) if options.executor is not None else open_executor(folders)
 
 
 def _close(served: Sequence[Served]) -> None:
@@ -157,6 +177,10 @@ class _Tuner:
             except Exception as error:  # noqa: BLE001 - strategies and backends are foreign code
                 result = _result(bench.graph, trials=bench.trials, notes=bench.notes)
                 return result, self._left_alone(graph), error
+            except BaseException as error:
+                notes = (*bench.notes, "interrupted")
+                carry_partial_result(error, _result(bench.recorded_graph, trials=bench.trials, notes=notes))
+                raise
             engine = bench.take(trial)
             graph = bench.graph
             chosen = trial.backend if engine is not None else ORIGINAL
@@ -172,6 +196,7 @@ class _Tuner:
     def _tools(self) -> Tools:
         return Tools(
             executor=self.options.executor,
+            limits=self.options.limits or limits_of(config),
             folders=self.folders,
             original=self.slot.original,
             route=self._routed,

@@ -39,6 +39,8 @@ class TuneStrategy(ABC):
 
     find_batch_size_by_default = True
     measures_smallest = False
+    wants_quickest = False
+    """Whether nothing but the quickest candidate is of use: one that is clearly behind is then left in its worker."""
 
     def __init__(
         self,
@@ -101,6 +103,7 @@ class TuneStrategy(ABC):
             performance=self._performance_validation,
             find_batch_size=self._find_max_batch_size,
             smallest=self.measures_smallest,
+            quickest=self.wants_quickest,
             time_limit=self.time_limit,
         )
 

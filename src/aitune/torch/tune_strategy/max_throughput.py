@@ -21,6 +21,8 @@ class MaxThroughputStrategy(ListStrategy):
     :func:`aitune.torch.measure.preferred`.
     """
 
+    wants_quickest = True
+
     def choose(self, bench: Bench) -> Trial:
         """Return the best accepted trial, or the original."""
         best: Trial | None = None

@@ -29,6 +29,7 @@ class Request:
         dry_run: Whether to change nothing.
         ignore_failing_modules: Whether a module that fails is left alone instead of raising.
         time_limit: Seconds for everything; None for no limit.
+        backend_time_limit: Seconds for one backend in its worker; None for what the configuration says.
         check: How outputs are judged.
         seed: Seeds synthesised inputs.
     """
@@ -40,6 +41,7 @@ class Request:
     dry_run: bool
     ignore_failing_modules: bool
     time_limit: float | None
+    backend_time_limit: float | None
     check: Check | None
     seed: int
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
-from aitune.exceptions import AITuneUserInputError
+from aitune.exceptions import AITuneUserInputError, carry_partial_result, partial_result
 from aitune.torch.config import config, without_effect
 from aitune.torch.events import ModuleFinished, ModuleStarted, Note, TuneFinished, TuneStarted, publish
 from aitune.torch.measure import Stopwatch
 from aitune.torch.module.handle import Handle
 from aitune.torch.module.recording import Recording
-from aitune.torch.module.tune_module import TuneOptions, module_device, stopwatch_for
+from aitune.torch.module.tune_module import TuneOptions, limits_of, module_device, stopwatch_for
 from aitune.torch.report import EndToEnd, ModuleResult, TuneResult, environment
 from aitune.torch.tuning.end_to_end import Whole, time_whole
 from aitune.torch.tuning.recorded import Calls, find_handles, record
 from aitune.torch.tuning.request import Request
-from aitune.torch.worker import BuildFolders
+from aitune.torch.worker import BuildFolders, open_executor
 
 __all__ = ["Run"]
 
@@ -36,12 +38,15 @@ class Run:
         self._clock = (stopwatch or Stopwatch()).clock
         self._start = self._clock.now()
         self._deadline = None if request.time_limit is None else self._start + request.time_limit
+        self._current: Handle | None = None
+        limit = request.backend_time_limit
         self._options = TuneOptions(
             device=request.device,
             dry_run=request.dry_run,
             check=request.check,
             deadline=self._deadline,
             seed=request.seed,
+            limits=limits_of(config) if limit is None else replace(limits_of(config), seconds=limit),
             folders=None if request.dry_run else BuildFolders(config.cache_dir),
         )
 
@@ -61,23 +66,61 @@ class Run:
             _log.info(note)
         if request.device is not None and request.module is not None and not request.dry_run:
             request.module.to(request.device)
-        calls = record(request, self._expired) if request.source is not None else self._recorded_before()
-        modules = self._tune_all(calls)
-        end_to_end = None if request.dry_run else self._time_whole(calls, modules)
-        if self._options.folders is not None:
-            self._options.folders.tidy()
+        modules: dict[str, tuple[Handle, ModuleResult]] = {}
+        try:
+            end_to_end = self._carry_out(modules)
+        except BaseException as error:
+            self._undo(modules)
+            if isinstance(partial := partial_result(error), ModuleResult):
+                self._note_partial(modules, partial)
+            notes.append(f"interrupted by {type(error).__name__}; every module runs as before")
+            carry_partial_result(error, self._result(modules, None, notes, complete=False))
+            raise
+        finally:
+            if self._options.folders is not None:
+                self._options.folders.tidy()
         if self._expired():
             notes.append(f"the time limit of {request.time_limit:g} s was reached")
-        seconds = self._clock.now() - self._start
-        publish(TuneFinished(seconds))
+        result = self._result(modules, end_to_end, notes, complete=not self._expired())
+        publish(TuneFinished(result.seconds))
+        return result
+
+    def _carry_out(self, modules: dict[str, tuple[Handle, ModuleResult]]) -> EndToEnd | None:
+        """Record, tune each module into ``modules``, and time the whole."""
+        request = self._request
+        with contextlib.ExitStack() as stack:
+            if self._options.folders is not None:
+                executor = stack.enter_context(open_executor(self._options.folders))
+                self._options = replace(self._options, executor=executor)
+            calls = record(request, self._expired) if request.source is not None else self._recorded_before()
+            self._tune_all(calls, modules)
+        return None if request.dry_run else self._time_whole(calls, modules)
+
+    def _note_partial(self, modules: dict[str, tuple[Handle, ModuleResult]], partial: ModuleResult) -> None:
+        if self._current is not None:
+            modules[partial.name] = self._current, partial
+
+    def _undo(self, modules: dict[str, tuple[Handle, ModuleResult]]) -> None:
+        """Give every module back its original calls."""
+        for handle, _ in modules.values():
+            handle.untune()
+
+    def _result(
+        self,
+        modules: dict[str, tuple[Handle, ModuleResult]],
+        end_to_end: EndToEnd | None,
+        notes: Sequence[str],
+        *,
+        complete: bool,
+    ) -> TuneResult:
         return TuneResult(
             modules={name: self._as_left(handle, result) for name, (handle, result) in modules.items()},
             end_to_end=end_to_end,
-            seconds=seconds,
+            seconds=self._clock.now() - self._start,
             environment=environment(),
             notes=tuple(notes),
-            dry_run=request.dry_run,
-            complete=not self._expired(),
+            dry_run=self._request.dry_run,
+            complete=complete,
         )
 
     def _expired(self) -> bool:
@@ -93,20 +136,20 @@ class Run:
             )
         return Calls(ready, ())
 
-    def _tune_all(self, calls: Calls) -> dict[str, tuple[Handle, ModuleResult]]:
-        results: dict[str, tuple[Handle, ModuleResult]] = {}
+    def _tune_all(self, calls: Calls, results: dict[str, tuple[Handle, ModuleResult]]) -> None:
         for index, (handle, recording) in enumerate(calls.recordings):
             graphs = len(recording.observations)
             publish(ModuleStarted(handle.name, index, len(calls.recordings), graphs))
             result = self._tune_one(handle, recording)
             publish(ModuleFinished(handle.name, result.failure))
             results[handle.name] = handle, result
-        return results
 
     def _tune_one(self, handle: Handle, recording: Recording) -> ModuleResult:
+        self._current = handle
         result = handle.tune_with(self._options, recording)
         if result.error is not None:
             if not self._request.ignore_failing_modules:
+                carry_partial_result(result.error, result)
                 raise result.error
             _log.error("%s is not tuned and runs as before: %s", handle.name, result.failure_text)
         return result

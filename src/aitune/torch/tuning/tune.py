@@ -64,9 +64,10 @@ def tune(  # noqa: PLR0913 - the documented signature
         disable_external_logging: Silence other libraries' loggers meanwhile.
         clear_cache: Remove what earlier tunes left in ``config.cache_dir`` first.
         ignore_failing_modules: Leave a module that fails as it was, log it at ERROR and go on; False raises.
-        time_limit: Seconds for everything; then no further candidate is begun and the best so far is used.
-        backend_time_limit: Seconds that one backend may take to build, in place of ``config.backend_time_limit``.
-            Builds in this process cannot be interrupted, so it has no effect on those.
+        time_limit: Seconds for everything; then whatever is running is ended and the best so far is used. What runs in
+            this process (the module's own calls, builds that are not isolated) is waited for.
+        backend_time_limit: Seconds that one backend may take in its worker to build and be checked, in place of
+            ``config.backend_time_limit``. Builds in this process cannot be interrupted, so it has no effect on those.
         progress: True shows progress on stderr, False does not, None does on a terminal; a function gets every event.
         check: How outputs are judged, for modules whose strategy has no ``check`` of its own.
         seed: Seeds inputs that are synthesised; the global random state is as before afterwards.
@@ -77,7 +78,8 @@ def tune(  # noqa: PLR0913 - the documented signature
     Raises:
         AITuneUserInputError: If something that was passed cannot be used; a ``ValueError`` that says what would be.
         Exception: What ``func`` itself raises, as it is; with ``ignore_failing_modules=False`` also what the tune of a
-            module raises.
+            module raises. After this and after ``KeyboardInterrupt``, every module runs as before, and
+            :func:`aitune.exceptions.partial_result` of the exception gives what was found until then.
     """
     folders_cleared = checked_flag("clear_cache", clear_cache)
     request = Request(
@@ -88,10 +90,10 @@ def tune(  # noqa: PLR0913 - the documented signature
         dry_run=checked_flag("dry_run", dry_run),
         ignore_failing_modules=checked_flag("ignore_failing_modules", ignore_failing_modules),
         time_limit=checked_seconds("time_limit", time_limit),
+        backend_time_limit=checked_seconds("backend_time_limit", backend_time_limit),
         check=checked_check(check),
         seed=checked_seed(seed),
     )
-    checked_seconds("backend_time_limit", backend_time_limit)
     silent = checked_flag("disable_external_logging", disable_external_logging)
     if folders_cleared and not request.dry_run:
         BuildFolders.clear(config.cache_dir)

@@ -4,7 +4,8 @@ from aitune.torch.worker.assignment import Assignment
 from aitune.torch.worker.attempt import Attempt, Outcome
 from aitune.torch.worker.executor import Executor, Workplace
 from aitune.torch.worker.folders import BuildFolders, remove_files
-from aitune.torch.worker.in_process import Built, build_here
+from aitune.torch.worker.in_process import Built, build_here, load_here
+from aitune.torch.worker.isolation import open_executor
 from aitune.torch.worker.limits import Limits
 
 __all__ = [
@@ -17,5 +18,7 @@ __all__ = [
     "Outcome",
     "Workplace",
     "build_here",
+    "load_here",
+    "open_executor",
     "remove_files",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from aitune.torch.backend import Backend, Engine
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
 
-__all__ = ["Built", "build_here"]
+__all__ = ["Built", "build_here", "load_here"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,23 @@ def build_here(backend: Backend[Any], job: Job) -> Built:
     Global state of the process is put back afterwards, and the builder's output goes to the job's log.
     ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
     """
+    job.folder.mkdir(parents=True, exist_ok=True)
+    return _made(lambda: backend.build(job), job)
+
+
+def load_here(backend: Backend[Any], job: Job) -> Built:
+    """Make an engine in this process of what lies in the job's folder; otherwise as :func:`build_here`."""
+    return _made(lambda: backend.load(job, job.folder), job)
+
+
+def _made(make: Callable[[], Engine], job: Job) -> Built:
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
     engine, error = None, None
-    job.folder.mkdir(parents=True, exist_ok=True)
     try:
         with process_state_kept(job.log), torch.no_grad():
-            engine = backend.build(job)
+            engine = make()
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised
     seconds = time.perf_counter() - start

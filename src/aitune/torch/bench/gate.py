@@ -1,0 +1,244 @@
+"""The gate: candidates are tried in a worker, and let into this process only if they can still win."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from aitune.exceptions import BackendBuildError, NotCarriedError
+from aitune.torch.backend import Backend, Engine
+from aitune.torch.bench.budget import Budget
+from aitune.torch.bench.failure import failed_trial
+from aitune.torch.bench.rules import Rules
+from aitune.torch.bench.workload import Workload
+from aitune.torch.check import Judgement, Reference
+from aitune.torch.graph.job import Job
+from aitune.torch.measure import PairedTiming
+from aitune.torch.trial import Trial, Verdict
+from aitune.torch.worker import (
+    Assignment,
+    Attempt,
+    Built,
+    Executor,
+    Limits,
+    Outcome,
+    Workplace,
+    build_here,
+    load_here,
+    remove_files,
+)
+
+__all__ = ["Admission", "Gate"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_LOOK = 10.0
+"""Seconds for the first measurement in a worker: it only sorts out what cannot win."""
+
+_CLEARLY = 1.1
+"""How many times slower than the best so far a candidate must be in the worker to be left there. Two processes are
+compared, so that a tenth is kept for what differs between them."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What became of a candidate at the gate.
+
+    Attributes:
+        trial: Its record so far; not accepted where it was turned away.
+        engine: Its engine in this process, None where it was turned away.
+        error: Why it was turned away, as an exception.
+        judged: Whether its values passed the whole examination elsewhere, in the very form in which it is here.
+    """
+
+    trial: Trial
+    engine: Engine | None = None
+    error: Exception | None = None
+    judged: bool = False
+
+
+@dataclass(eq=False)
+class Gate:
+    """Lets candidates of one graph into this process. A context manager: leaving it ends the work elsewhere.
+
+    Attributes:
+        job: The graph.
+        rules: What a candidate must show.
+        workload: The calls that it is measured with.
+        budget: The time there is.
+        executor: Where candidates are tried first; None builds all of them in this process.
+        limits: What each may take there.
+        seed: Seeds synthesised inputs.
+    """
+
+    job: Job
+    rules: Rules
+    workload: Workload
+    budget: Budget
+    executor: Executor | None = None
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+
+    def close(self) -> None:
+        """Let go of the graph elsewhere."""
+        place = self.__dict__.get("_place")
+        if isinstance(place, Workplace):
+            place.close()
+
+    def reference(self) -> Reference | bool:
+        """Return the reference that was made elsewhere, or whether one should be made in this process."""
+        if not isinstance(self._place, Workplace):
+            return True
+        return self._place.reference(self.budget.at_most(self.limits.seconds))
+
+    def admit(self, backend: Backend[Any], job: Job, best: PairedTiming | None = None) -> Admission:
+        """Try a candidate elsewhere if it is to be contained, and make its engine here if it can still win.
+
+        Args:
+            backend: The candidate.
+            job: The job with the folder and log of this build.
+            best: Figures of the best candidate so far, None if there is none or a slower one is wanted as well.
+        """
+        name = backend.describe()
+        place = self._place if backend.contained else None
+        if isinstance(place, NotCarriedError):
+            if not backend.safe_in_process:
+                return _refused(failed_trial(name, place), place)
+            _log.warning("%s: %s is built in this process: %s", self.job.name, name, place)
+        if not isinstance(place, Workplace):
+            return _made(Trial(backend=name, verdict=Verdict.accepted), build_here(backend, job), job)
+        return self._tried_at(place, backend, job, best)
+
+    def _tried_at(self, place: Workplace, backend: Backend[Any], job: Job, best: PairedTiming | None) -> Admission:
+        name = backend.describe()
+        outcome = place.attempt(self._attempt(backend, job))
+        trial = _recorded(name, outcome, job)
+        if outcome.error is not None:
+            return _refused(trial, outcome.error)
+        hopeless = self._hopeless(outcome.timing, best)
+        if hopeless is not None:
+            remove_files(str(job.folder))
+            return _refused(replace(self._timed(trial, outcome.timing), verdict=Verdict.slower, reason=hopeless), None)
+        late = self._too_late(outcome)
+        if late is not None:
+            return _refused(replace(trial, verdict=Verdict.timed_out, reason=late), None)
+        if not outcome.saved:
+            return _made(trial, build_here(backend, job), job)
+        return _made(trial, load_here(backend, job), job, judged=self.rules.correctness)
+
+    @cached_property
+    def _place(self) -> Workplace | NotCarriedError | None:
+        if self.executor is None:
+            return None
+        check = self.rules.check
+        assignment = Assignment(
+            job=self.job,
+            workload=self.workload.samples,
+            correctness=self.rules.correctness,
+            max_error=check.max_error if check is not None else None,
+            values=check is None or check.metric is None,
+            seed=self.seed,
+        )
+        try:
+            return self.executor.workplace(assignment)
+        except NotCarriedError as error:
+            return error
+
+    def _attempt(self, backend: Backend[Any], job: Job) -> Attempt:
+        profiling = self.rules.profiling
+        return Attempt(
+            backend=backend,
+            folder=job.folder,
+            log=job.log,
+            limits=replace(self.limits, seconds=self.budget.at_most(self.limits.seconds)),
+            profiling=replace(profiling, max_seconds=min(profiling.max_seconds, _LONGEST_LOOK)),
+            min_gain=self.rules.min_speedup_ratio,
+        )
+
+    def _hopeless(self, timing: PairedTiming | None, best: PairedTiming | None) -> str | None:
+        """Return why a candidate cannot win any more, as far as its first measurement tells."""
+        if timing is None:
+            return None
+        if self.rules.performance and timing.outcome == "not_faster":
+            return f"in the worker {timing.reason}"
+        if self.rules.quickest and best is not None and timing.blocks and timing.high * _CLEARLY < best.low:
+            return (
+                f"{timing.speedup:.3g} times the original's speed in the worker, which is behind the best so far"
+                f" ({best.speedup:.3g} times)"
+            )
+        return None
+
+    def _timed(self, trial: Trial, timing: PairedTiming | None) -> Trial:
+        if timing is None:
+            return trial
+        return replace(
+            trial,
+            speedup=timing.speedup,
+            speedup_low=timing.low,
+            speedup_high=timing.high,
+            latency_ms=self.workload.latency(timing.candidate_seconds) * 1e3,
+            throughput=self.workload.throughput(timing.candidate_seconds),
+            batch_size=self.workload.batch_size,
+        )
+
+    def _too_late(self, outcome: Outcome) -> str | None:
+        """Return why there is no time left to bring a candidate in."""
+        over = self.budget.over()
+        left = self.budget.left()
+        if over is None and left is not None and not outcome.saved and outcome.build_seconds > left:
+            over = f"building it here again would take {outcome.build_seconds:.3g} s, {left:.3g} s are left"
+        return None if over is None else f"it works, but could not be brought in: {over}"
+
+
+def _recorded(name: str, outcome: Outcome, job: Job) -> Trial:
+    """Return the trial as far as the worker brought it."""
+    judgement = outcome.judgement
+    if outcome.error is not None:
+        trial = failed_trial(name, outcome.error, seconds=outcome.build_seconds, log=job.log)
+    else:
+        trial = Trial(
+            backend=name,
+            verdict=Verdict.accepted,
+            precision=outcome.precision,
+            build_seconds=outcome.build_seconds,
+            memory_bytes=outcome.memory_bytes,
+            log_path=_log_of(job),
+        )
+    return trial if judgement is None else _with_evidence(trial, judgement)
+
+
+def _with_evidence(trial: Trial, judgement: Judgement) -> Trial:
+    trial = replace(trial, error=judgement.error, error_bound=judgement.bound, evidence=judgement.notes)
+    return trial if judgement.accepted else replace(trial, verdict=judgement.verdict, reason=judgement.reason)
+
+
+def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admission:
+    """Return the admission of an engine that was made in this process."""
+    if built.engine is None:
+        assert built.error is not None
+        error = built.error
+        if trial.build_seconds is not None:
+            error = BackendBuildError(trial.backend, f"it works in the worker, but cannot be made here: {error}")
+            error.__cause__ = built.error
+        failed = failed_trial(trial.backend, error, seconds=built.seconds, log=job.log)
+        return _refused(replace(trial, verdict=failed.verdict, reason=failed.reason, log_path=failed.log_path), error)
+    weakref.finalize(built.engine, remove_files, str(job.folder))
+    trial = replace(
+        trial,
+        precision=built.engine.precision,
+        build_seconds=trial.build_seconds if trial.build_seconds is not None else built.seconds,
+        memory_bytes=built.memory_bytes,
+        log_path=_log_of(job),
+    )
+    return Admission(trial, built.engine, judged=judged)
+
+
+def _refused(trial: Trial, error: Exception | None) -> Admission:
+    return Admission(trial, error=error)
+
+
+def _log_of(job: Job) -> str | None:
+    return str(job.log) if job.log.exists() and job.log.stat().st_size else None
