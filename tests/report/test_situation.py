@@ -74,3 +74,16 @@ def test_a_tune_within_a_tune_leaves_the_clock_of_the_outer_one_alone():
 def test_a_second_tune_starts_anew():
     situation = after(TuneStarted(60.0), Recorded(7, 2), TuneFinished(2.0), TuneStarted())
     assert (situation.started, situation.time_limit, situation.calls) == (4.0, None, 0)
+
+
+def test_what_is_left_follows_from_what_was_tried(trials):
+    events = [TuneStarted(), ModuleStarted("m", 0, 2, 2), GraphStarted("m", "g", "", 4)]
+    assert after(*events).left(9.0) is None, "nothing was tried yet"
+    begun = after(*events, TrialFinished("m", "g", trials[0]), TrialFinished("m", "g", trials[1]))
+    # 2 trials in 10 s; 2 more here, 4 in the module's other graph, 4 in the other module
+    assert begun.left(13.0) == 10 * 5.0
+
+
+def test_the_time_limit_is_the_most_that_is_left(trials):
+    begun = after(TuneStarted(20.0), GraphStarted("m", "g", "", 4), TrialFinished("m", "g", trials[0]))
+    assert begun.left(12.0) == 20.0 - 11.0

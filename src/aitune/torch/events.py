@@ -80,11 +80,13 @@ class GraphStarted(Event):
         module: Name of the module.
         graph: Name of the graph.
         description: Its inputs and outputs in one line.
+        candidates: How many candidates its strategy may try.
     """
 
     module: str
     graph: str
     description: str
+    candidates: int = 0
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,8 @@ class _Tuner:
     def tune(self, entry: Entry, strategy: TuneStrategy) -> tuple[GraphResult, Served, Exception | None]:
         """Tune one graph; the exception is what the strategy raised."""
         graph = entry.graph
-        publish(GraphStarted(self.name, graph.name, graph.describe()))
+        candidates = len(strategy.candidates(self.device))
+        publish(GraphStarted(self.name, graph.name, graph.describe(), candidates))
         if entry.problem is not None:
             _log.info("%s: %s stays with the original: %s", self.name, graph.name, entry.problem)
             publish(GraphChosen(self.name, graph.name, ORIGINAL))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-from aitune.torch.events import Event, Recorded
+from aitune.torch.events import Event, Recorded, TrialFinished
 from aitune.torch.report.sentences import sentence
 from aitune.torch.report.situation import Situation
 
@@ -59,7 +59,9 @@ class PlainProgress:
     def _say(self, event: Event, before: Situation, now: float) -> None:
         text = sentence(event, before)
         if text:
-            self._write(f"aitune {self._situation.elapsed(now):6.1f} s  {text}\n")
+            left = self._situation.left(now) if isinstance(event, TrialFinished) else None
+            rest = f"; about {left:.0f} s left" if left else ""
+            self._write(f"aitune {self._situation.elapsed(now):6.1f} s  {text}{rest}\n")
 
     def _write(self, line: str) -> None:
         if self._stream is None:

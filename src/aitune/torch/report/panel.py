@@ -65,7 +65,9 @@ def _heading(situation: Situation, now: float) -> Text:
     from rich.text import Text
 
     limit = "" if situation.time_limit is None else f" of {_clock(situation.time_limit)}"
-    text = Text.assemble(("aitune ", "bold"), f"{_clock(situation.elapsed(now))}{limit}  ")
+    left = situation.left(now)
+    rest = "" if left is None else f", about {_clock(left)} left"
+    text = Text.assemble(("aitune ", "bold"), f"{_clock(situation.elapsed(now))}{limit}{rest}  ")
     if not situation.module:
         return text.append(f"recording calls: {situation.calls}")
     place = f" ({situation.place + 1} of {situation.total})" if situation.total else ""

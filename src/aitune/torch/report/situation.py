@@ -41,6 +41,10 @@ class Situation:
         since: When the stage began.
         candidate: The latest candidate that was named and has no verdict yet.
         trials: Finished trials of the graph.
+        candidates: How many the graph may have; 0 where that is not known.
+        graphs_left: Graphs of the module whose turn has not come.
+        tried: Finished trials of all graphs.
+        trying_since: When the first graph's turn came; None before.
     """
 
     started: float
@@ -56,6 +60,10 @@ class Situation:
     since: float = 0.0
     candidate: str = ""
     trials: tuple[Trial, ...] = ()
+    candidates: int = 0
+    graphs_left: int = 0
+    tried: int = 0
+    trying_since: float | None = None
 
     def after(self, event: Event, now: float) -> Situation:
         """Return the situation that ``event`` leads to; events that change nothing return this one."""
@@ -67,15 +75,17 @@ class Situation:
                 return dataclasses.replace(self, calls=event.calls)
             case ModuleStarted():
                 changes = {"module": event.module, "place": event.index, "total": event.total}
-                changes |= {"graph": "", "trials": (), "candidate": ""}
+                changes |= {"graph": "", "trials": (), "candidate": "", "candidates": 0, "graphs_left": event.graphs}
             case GraphStarted():
                 changes = {"module": event.module, "graph": event.graph, "trials": (), "candidate": ""}
+                changes |= {"candidates": event.candidates, "graphs_left": max(self.graphs_left - 1, 0)}
+                changes |= {"trying_since": now if self.trying_since is None else self.trying_since}
             case StageStarted():
                 changes = {"module": event.module, "graph": event.graph}
                 changes |= {"backend": event.backend, "stage": event.stage}
                 changes |= {"candidate": event.backend or self.candidate}
             case TrialFinished():
-                changes = {"trials": (*self.trials, event.trial), "candidate": ""}
+                changes = {"trials": (*self.trials, event.trial), "candidate": "", "tried": self.tried + 1}
             case TuneFinished():
                 changes = {"tunes": max(self.tunes - 1, 0)}
             case GraphChosen() | ModuleFinished():
@@ -87,6 +97,18 @@ class Situation:
     def elapsed(self, now: float) -> float:
         """Seconds since the tune began."""
         return max(now - self.started, 0.0)
+
+    def left(self, now: float) -> float | None:
+        """Return about how many seconds the trials that are left will take, None while nothing tells.
+
+        Those of other graphs are taken to be as many and as long as those so far; what the time limit leaves is the most.
+        """
+        if not self.tried or not self.candidates or self.trying_since is None:
+            return None
+        others = self.graphs_left + max(self.total - self.place - 1, 0)
+        trials = max(self.candidates - len(self.trials), 0) + others * self.candidates
+        seconds = trials * (now - self.trying_since) / self.tried
+        return seconds if self.time_limit is None else min(seconds, max(self.time_limit - self.elapsed(now), 0.0))
 
     def _tune_started(self, event: TuneStarted, now: float) -> Situation:
         if self.tunes:  # a tune within a tune: the clock and the limit shown are the outer one's
