@@ -74,6 +74,14 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
+@pytest.fixture(autouse=True)
+def isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build in this process, which is quicker than a worker a test; tests about workers ask for one."""
+    from aitune.torch.config import config
+
+    monkeypatch.setattr(config, "isolation", "none")
+
+
 # Reader and writer of each process-wide setting of torch that a test could leave behind.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),

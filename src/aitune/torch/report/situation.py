@@ -101,7 +101,8 @@ class Situation:
     def left(self, now: float) -> float | None:
         """Return about how many seconds the trials that are left will take, None while nothing tells.
 
-        Those of other graphs are taken to be as many and as long as those so far; what the time limit leaves is the most.
+        Those of other graphs are taken to be as many and as long as those so far. It is never more than the time limit
+        leaves.
         """
         if not self.tried or not self.candidates or self.trying_since is None:
             return None

@@ -1,0 +1,160 @@
+"""A whole tune over backends that crash, hang and eat: scenarios 9 to 12, with real faults in a real worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+import pytest
+import torch
+
+import aitune.torch as ait
+from aitune.torch.backend import Backend, BackendConfig, Engine
+from aitune.torch.graph.job import Job
+from aitune.torch.trial import Verdict
+
+
+class _Copied(Engine):
+    """Runs a copy of the module's weights, as an engine of a library does."""
+
+    def __init__(self, weight, bias):
+        self.weight, self.bias = weight, bias
+
+    def run(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    def save(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"weight": self.weight, "bias": self.bias}, folder / "state.pt")
+
+
+class Plain(Backend[BackendConfig]):
+    """A right backend; those below go wrong before they get here."""
+
+    def build(self, job: Job) -> Engine:
+        self.misbehave()
+        linear = job.module.linear
+        return _Copied(linear.weight.detach().clone(), linear.bias.detach().clone())
+
+    def load(self, job, folder):
+        return _Copied(**torch.load(folder / "state.pt"))
+
+    def misbehave(self):
+        pass
+
+
+class Aborting(Plain):
+    def misbehave(self):
+        print("about to abort", flush=True)
+        os.abort()
+
+
+class Segfaulting(Plain):
+    def misbehave(self):
+        ctypes.string_at(0)
+
+
+class Hanging(Plain):
+    def misbehave(self):
+        while True:
+            time.sleep(0.01)
+
+
+class Slow(Plain):
+    def misbehave(self):
+        time.sleep(4.0)
+
+
+class Raising(Plain):
+    def misbehave(self):
+        raise ValueError("no luck today")
+
+
+class Printing(Plain):
+    def misbehave(self):
+        os.write(1, b"words on a descriptor\n")
+        print("words of Python")
+
+
+def strategy(*backends):
+    chosen = ait.MaxThroughputStrategy(backends=list(backends))
+    return chosen.enable_performance_validation(False).enable_find_max_batch_size(False)
+
+
+def trials(result):
+    (graph,) = result.modules["model"].graphs
+    return {trial.backend.split("(")[0]: trial for trial in graph.trials}
+
+
+@pytest.fixture
+def isolated(monkeypatch):
+    monkeypatch.setattr(ait.config, "isolation", "process")
+
+
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
+def test_scenarios_9_and_10_crashes_and_hangs_cost_one_candidate_each(model, samples, capfd):
+    x = torch.randn(3, 4)
+    before = model(x)
+    backends = Aborting(), Segfaulting(), Raising(), Hanging(), Printing(), Plain()
+    wrapped = ait.Module(model, "model", strategy(*backends))
+    result = ait.tune(wrapped, samples, backend_time_limit=8.0)
+    found = trials(result)
+    assert found["Aborting"].verdict is Verdict.crashed
+    assert "SIGABRT" in found["Aborting"].reason
+    assert found["Segfaulting"].verdict is Verdict.crashed
+    assert "SIGSEGV" in found["Segfaulting"].reason
+    assert found["Raising"].verdict is Verdict.build_failed
+    assert "no luck today" in found["Raising"].reason
+    assert found["Hanging"].verdict is Verdict.timed_out
+    assert "8" in found["Hanging"].reason
+    assert found["Plain"].accepted
+    assert "about to abort" in open(found["Aborting"].log_path).read()
+    text = open(found["Printing"].log_path).read()
+    assert "words on a descriptor" in text
+    assert "words of Python" in text
+    shown = capfd.readouterr()
+    assert "words" not in shown.out + shown.err, "a builder's output stays in its log"
+    torch.testing.assert_close(wrapped(x), before)
+    assert ait.handle(wrapped).stats.engine_calls
+
+
+def test_scenario_12_the_time_limit_of_the_tune_keeps_the_best_so_far(model, samples):
+    wrapped = ait.Module(model, "model", strategy(Plain(), Hanging(), Slow(), Slow(), Slow()))
+    start = time.monotonic()
+    result = ait.tune(wrapped, samples, time_limit=15.0)
+    assert time.monotonic() - start < 15.0 + 5.0
+    (graph,) = result.modules["model"].graphs
+    assert graph.chosen == "Plain()"
+    assert graph.trials[1].verdict is Verdict.timed_out
+    assert {trial.verdict for trial in graph.trials[2:]} == {Verdict.skipped}
+    assert not result.complete
+
+
+class SlowInDouble(torch.nn.Module):
+    """Its copy in float64 takes for ever."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        if self.linear.weight.dtype is torch.float64:
+            time.sleep(60.0)
+        return self.linear(x)
+
+
+def test_a_reference_that_takes_too_long_does_not_hold_up_the_tune(samples):
+    wrapped = ait.Module(SlowInDouble().eval(), "model", strategy(Plain()))
+    start = time.monotonic()
+    result = ait.tune(wrapped, samples, time_limit=12.0)
+    assert time.monotonic() - start < 12.0 + 5.0
+    assert not result.complete
+
+
+def test_the_original_is_judged_in_the_worker_where_no_candidate_needs_one(model, samples):
+    wrapped = ait.Module(model, "model", strategy(ait.TorchEagerBackend()))
+    result = ait.tune(wrapped, samples)
+    assert result.modules["model"].graphs[0].trials[0].accepted
