@@ -6,6 +6,7 @@ from aitune.torch.worker.executor import Executor, Workplace
 from aitune.torch.worker.folders import BuildFolders, remove_files
 from aitune.torch.worker.in_process import Built, build_here
 from aitune.torch.worker.limits import Limits
+from aitune.torch.worker.process_executor import ProcessExecutor
 
 __all__ = [
     "Assignment",
@@ -15,6 +16,7 @@ __all__ = [
     "Executor",
     "Limits",
     "Outcome",
+    "ProcessExecutor",
     "Workplace",
     "build_here",
     "remove_files",

@@ -33,11 +33,16 @@ class Built:
     memory_bytes: int
 
 
-def build_here(backend: Backend[Any], job: Job) -> Built:
+def build_here(backend: Backend[Any], job: Job, *, redirect: bool = True) -> Built:
     """Build ``backend`` for ``job`` in this process; a failing builder is an answer, never an exception.
 
     Global state of the process is put back afterwards, and the builder's output goes to the job's log.
     ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
+
+    Args:
+        backend: The recipe.
+        job: What to build.
+        redirect: Whether output is sent to the log here; without, it goes where the process prints.
     """
     process = psutil.Process()
     before = process.memory_info().rss
@@ -45,7 +50,7 @@ def build_here(backend: Backend[Any], job: Job) -> Built:
     engine, error = None, None
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with process_state_kept(job.log), torch.no_grad():
+        with process_state_kept(job.log if redirect else None), torch.no_grad():
             engine = backend.build(job)
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised
