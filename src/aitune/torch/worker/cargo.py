@@ -11,7 +11,7 @@ import contextlib
 import logging
 import pickle
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from aitune.exceptions import AITuneError, NotCarriedError
 from aitune.torch.check import Reference
 from aitune.torch.export.program import export_program
 from aitune.torch.worker.assignment import Assignment
-from aitune.torch.worker.module_files import without_a_file
+from aitune.torch.worker.module_files import modules_without_files
 from aitune.torch.worker.stand_in import StandIn
 
-__all__ = ["keep_reference", "kept_reference", "load", "pack", "pack_program", "values_by_code"]
+__all__ = ["definitions_travel", "keep_reference", "kept_reference", "load", "pack", "pack_program"]
 
 _log = logging.getLogger(__name__)
 
@@ -111,14 +111,15 @@ def kept_reference(folder: Path, largest: int | None = None) -> Reference | None
 
 
 @contextlib.contextmanager
-def values_by_code(modules: Iterable[str]) -> Iterator[None]:
-    """Let what is defined in some modules of this process travel as code, as another process cannot import them."""
-    registered = []
-    for name in modules:
-        module = without_a_file(name)
-        if module is not None and name not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            registered.append(module)
+def definitions_travel() -> Iterator[None]:
+    """Let what is defined in modules that no other process can import travel as code."""
+    registered = [
+        module
+        for module in modules_without_files()
+        if module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    ]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
@@ -127,7 +128,7 @@ def values_by_code(modules: Iterable[str]) -> Iterator[None]:
 
 
 def _write(assignment: Assignment, folder: Path) -> None:
-    with _room_on_disk(folder), values_by_code({type(part).__module__ for part in assignment.job.module.modules()}):
+    with _room_on_disk(folder), definitions_travel():
         _save(assignment, folder / _ASSIGNMENT)
 
 

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ModuleFiles", "files_by_name", "without_a_file"]
+__all__ = ["ModuleFiles", "files_by_name", "modules_without_files"]
 
 
 class ModuleFiles(MetaPathFinder):
@@ -53,16 +53,17 @@ def files_by_name() -> dict[str, str]:
     return found
 
 
-def without_a_file(name: str) -> ModuleType | None:
-    """Return a module of this process that no other one can import, as it was made without a file; None otherwise."""
-    module = sys.modules.get(name)
-    if module is None or name == "__main__" or name in sys.builtin_module_names:
-        return None
-    spec = getattr(module, "__spec__", None)
-    if spec is None:
-        file = getattr(module, "__file__", None)
-        return module if isinstance(module, ModuleType) and not file else None
-    return None
+def modules_without_files() -> list[ModuleType]:
+    """Return the modules of this process that no other one can import, as they were made by hand, without a file."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType and name != "__main__" and _is_made_by_hand(sys.modules.get(name.split(".")[0]))
+    ]
+
+
+def _is_made_by_hand(top: object) -> bool:
+    return type(top) is ModuleType and getattr(top, "__spec__", None) is None and not hasattr(top, "__file__")
 
 
 def _lies_below(name: str, origin: str, places: set[str]) -> bool:

@@ -203,7 +203,7 @@ class ProcessWorkplace(Workplace):
             self._executor.drop()
             return Outcome(error=BackendCrashedError(name, f"there is no worker for it: {error}"))
         try:
-            with cargo.values_by_code({type(attempt.backend).__module__, type(attempt.backend.config).__module__}):
+            with cargo.definitions_travel():
                 data: bytes = cloudpickle.dumps(attempt)
         except Exception as error:  # noqa: BLE001 - a backend may hold anything
             return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
