@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pickle
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+from aitune.torch.worker.module_files import ModuleFiles, files_by_name
 
 __all__ = ["FreshProcessError", "in_fresh_process"]
 
@@ -51,7 +50,7 @@ def in_fresh_process(
     payload = cloudpickle.dumps((function, arguments))
     with tempfile.TemporaryDirectory(prefix="aitune-testing-") as folder:
         question, answer = Path(folder, "question"), Path(folder, "answer")
-        question.write_bytes(pickle.dumps((sys.path, _files_by_name(), tuple(without), payload)))
+        question.write_bytes(pickle.dumps((sys.path, files_by_name(), tuple(without), payload)))
         command = [sys.executable, "-c", _CHILD, str(question), str(answer)]
         paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
@@ -79,7 +78,7 @@ def child() -> None:
     """Be the other interpreter; the command line names the files of the question and of the answer."""
     question, answer = (Path(name) for name in sys.argv[1:3])
     sys.path[:], files, without, payload = pickle.loads(question.read_bytes())
-    sys.meta_path.append(_FileFinder(files))
+    sys.meta_path.append(ModuleFiles(files))
     for name in without:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it is then an ImportError
     value, raised = None, None
@@ -97,43 +96,3 @@ def child() -> None:
     part.write_bytes(data)
     part.replace(answer)
     sys.stdout.flush()
-
-
-class _FileFinder(MetaPathFinder):
-    """Finds modules by a list of files.
-
-    Args:
-        files: File by the module's full name.
-    """
-
-    def __init__(self, files: Mapping[str, str]) -> None:
-        self._files = files
-
-    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
-        """Return the spec of a file that is listed, or of an empty package above one."""
-        if fullname in self._files:
-            return importlib.util.spec_from_file_location(fullname, self._files[fullname])
-        if any(name.startswith(f"{fullname}.") for name in self._files):
-            return ModuleSpec(fullname, None, is_package=True)
-        return None
-
-
-def _files_by_name() -> dict[str, str]:
-    """Return the file of every module that was not found by its name, such as those that pytest imports."""
-    specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
-    files = {name: spec.origin for name, spec in specs.items() if spec is not None and spec.has_location}
-    return {name: file for name, file in files.items() if name != "__main__" and file and not _importable(name)}
-
-
-def _importable(name: str) -> bool:
-    """Whether importing ``name`` would find a file, whatever is imported already."""
-    known = ""
-    path: Sequence[str] | None = None
-    for part in name.split("."):
-        known = f"{known}.{part}" if known else part
-        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-        spec = next((found for finder in finders if (found := finder.find_spec(known, path)) is not None), None)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return True

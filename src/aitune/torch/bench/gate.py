@@ -43,6 +43,10 @@ _CLEARLY = 1.1
 compared, so that a tenth is kept for what differs between them."""
 
 
+_SHARE_OF_REFERENCE = 1 / 3
+"""Of the time that is left, for the module in higher precision; then its own outputs are what is compared with."""
+
+
 @dataclass(frozen=True)
 class Admission:
     """What became of a candidate at the gate.
@@ -92,7 +96,7 @@ class Gate:
         """Return the reference that was made elsewhere, or whether one should be made in this process."""
         if not isinstance(self._place, Workplace):
             return True
-        return self._place.reference(self.budget.at_most(self.limits.seconds))
+        return self._reference_at(self._place)
 
     def admit(self, backend: Backend[Any], job: Job, best: PairedTiming | None = None) -> Admission:
         """Try a candidate elsewhere if it is to be contained, and make its engine here if it can still win.
@@ -114,6 +118,8 @@ class Gate:
 
     def _tried_at(self, place: Workplace, backend: Backend[Any], job: Job, best: PairedTiming | None) -> Admission:
         name = backend.describe()
+        if self.rules.correctness:
+            self._reference_at(place)  # once; its time is not the candidate's
         outcome = place.attempt(self._attempt(backend, job))
         trial = _recorded(name, outcome, job)
         if outcome.error is not None:
@@ -128,6 +134,10 @@ class Gate:
         if not outcome.saved:
             return _made(trial, build_here(backend, job), job)
         return _made(trial, load_here(backend, job), job, judged=self.rules.correctness)
+
+    def _reference_at(self, place: Workplace) -> Reference:
+        left = self.budget.left()
+        return place.reference(self.limits.seconds if left is None else _SHARE_OF_REFERENCE * left)
 
     @cached_property
     def _place(self) -> Workplace | NotCarriedError | None:

@@ -23,7 +23,14 @@ from aitune.torch.trial import Precision, Verdict
 __all__ = ["Examiner", "entered", "judge"]
 
 
-def judge(run: Callable[..., Any], subject: Subject, *, precision: Precision, check: Check | None = None) -> Judgement:
+def judge(
+    run: Callable[..., Any],
+    subject: Subject,
+    *,
+    precision: Precision,
+    check: Check | None = None,
+    values: bool = True,
+) -> Judgement:
     """Decide whether a candidate computes what the module computes.
 
     Leaves no trace in the module and the process. What the candidate raises becomes a judgement.
@@ -33,6 +40,7 @@ def judge(run: Callable[..., Any], subject: Subject, *, precision: Precision, ch
         subject: The questions.
         precision: What the candidate declares to compute in.
         check: The user's check in place of the subject's.
+        values: Whether values are judged; without, structure, types and the places of NaN and infinity are.
 
     Raises:
         AITuneUserInputError: If a metric returns no number.
@@ -43,8 +51,8 @@ def judge(run: Callable[..., Any], subject: Subject, *, precision: Precision, ch
     bounds = Bounds.of(precision, check)
     with no_trace(subject.module) as found, calm():
         examiner = Examiner(run, subject, bounds, entered(subject, found))
-        if check is None or check.metric is None:
-            return examiner.ask_everything()
+        if check is None or check.metric is None or not values:
+            return examiner.ask_everything(values=values)
         judgement = examiner.ask_everything(values=False)
         return _by_metric(examiner, check, judgement) if judgement.accepted else judgement
 

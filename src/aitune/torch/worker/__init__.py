@@ -7,6 +7,7 @@ from aitune.torch.worker.folders import BuildFolders, remove_files
 from aitune.torch.worker.in_process import Built, build_here, load_here
 from aitune.torch.worker.isolation import open_executor
 from aitune.torch.worker.limits import Limits
+from aitune.torch.worker.process_executor import ProcessExecutor
 
 __all__ = [
     "Assignment",
@@ -16,6 +17,7 @@ __all__ = [
     "Executor",
     "Limits",
     "Outcome",
+    "ProcessExecutor",
     "Workplace",
     "build_here",
     "load_here",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,28 +35,33 @@ class Built:
     memory_bytes: int
 
 
-def build_here(backend: Backend[Any], job: Job) -> Built:
+def build_here(backend: Backend[Any], job: Job, *, redirect: bool = True) -> Built:
     """Build ``backend`` for ``job`` in this process; a failing builder is an answer, never an exception.
 
     Global state of the process is put back afterwards, and the builder's output goes to the job's log.
     ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
+
+    Args:
+        backend: The recipe.
+        job: What to build.
+        redirect: Whether output is sent to the log here; without, it goes where the process prints.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    return _made(lambda: backend.build(job), job)
+    return _made(lambda: backend.build(job), job.log if redirect else None)
 
 
 def load_here(backend: Backend[Any], job: Job) -> Built:
     """Make an engine in this process of what lies in the job's folder; otherwise as :func:`build_here`."""
-    return _made(lambda: backend.load(job, job.folder), job)
+    return _made(lambda: backend.load(job, job.folder), job.log)
 
 
-def _made(make: Callable[[], Engine], job: Job) -> Built:
+def _made(make: Callable[[], Engine], log: Path | None) -> Built:
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
     engine, error = None, None
     try:
-        with process_state_kept(job.log), torch.no_grad():
+        with process_state_kept(log), torch.no_grad():
             engine = make()
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
-from aitune.torch.worker.executor import Executor
+from aitune.exceptions import NotCarriedError
+from aitune.torch.config import config
+from aitune.torch.worker.assignment import Assignment
+from aitune.torch.worker.executor import Executor, Workplace
 from aitune.torch.worker.folders import BuildFolders
+from aitune.torch.worker.process_executor import ProcessExecutor
 
 __all__ = ["open_executor"]
 
 
-def open_executor(folders: BuildFolders) -> AbstractContextManager[Executor | None]:
-    """Return a context manager that gives the executor of a tune; None where everything is built in this process.
+@contextlib.contextmanager
+def open_executor(folders: BuildFolders) -> Iterator[Executor | None]:
+    """Give the executor of a tune; None where ``config.isolation`` asks for builds in this process.
 
-    Its worker begins to start at once, so that it is ready when the first candidate is.
+    Its worker begins to start at once, so that it is ready when the first candidate is. Leaving ends it.
 
     Args:
         folders: Where it may put its files.
     """
-    return contextlib.nullcontext(None)
+    if config.isolation == "none":
+        yield None
+        return
+    hindrance = ProcessExecutor.hindrance()
+    with _NoExecutor(hindrance) if hindrance is not None else ProcessExecutor(folders) as executor:
+        executor.open()
+        yield executor
+
+
+class _NoExecutor(Executor):
+    """Stands for workers where this process can have none.
+
+    Args:
+        hindrance: Why.
+    """
+
+    def __init__(self, hindrance: str) -> None:
+        self._hindrance = hindrance
+
+    def workplace(self, assignment: Assignment) -> Workplace:  # noqa: ARG002
+        """Refuse."""
+        raise NotCarriedError(f"{self._hindrance}; config.isolation = 'none' builds in this process")
+
+    def close(self) -> None:
+        """Do nothing."""

@@ -21,7 +21,7 @@ __all__ = ["process_state_kept"]
 
 
 @contextlib.contextmanager
-def process_state_kept(log: Path) -> Iterator[None]:
+def process_state_kept(log: Path | None) -> Iterator[None]:
     """Send output of the block to a file, and put global state back when it ends.
 
     Covers Python's and torch's and numpy's random state, grad mode, default dtype and device, thread counts, working
@@ -29,16 +29,14 @@ def process_state_kept(log: Path) -> Iterator[None]:
     native code writes to the file descriptors is not covered: that takes a process of its own.
 
     Args:
-        log: File that takes the output; appended to.
+        log: File that takes the output; appended to. None leaves output alone, for a process whose output is caught.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
     restores = [_random_state(), _torch_state(), _surroundings(), _logging_state()]
     with contextlib.ExitStack() as stack:
-        sink: IO[str] = stack.enter_context(log.open("a", encoding="utf-8", errors="replace"))
-        if not console_output():
-            stack.enter_context(_logging_to(sink))
-            stack.enter_context(contextlib.redirect_stdout(sink))
-            stack.enter_context(contextlib.redirect_stderr(sink))
+        if log is not None:
+            _send_output(stack, log)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         try:
@@ -46,6 +44,14 @@ def process_state_kept(log: Path) -> Iterator[None]:
         finally:
             for restore in restores:
                 restore()
+
+
+def _send_output(stack: contextlib.ExitStack, log: Path) -> None:
+    sink: IO[str] = stack.enter_context(log.open("a", encoding="utf-8", errors="replace"))
+    if not console_output():
+        stack.enter_context(_logging_to(sink))
+        stack.enter_context(contextlib.redirect_stdout(sink))
+        stack.enter_context(contextlib.redirect_stderr(sink))
 
 
 def _random_state() -> Callable[[], None]:
@@ -86,17 +92,26 @@ def _torch_state() -> Callable[[], None]:
 
 
 def _surroundings() -> Callable[[], None]:
-    folder, environment, path = Path.cwd(), dict(os.environ), list(sys.path)
+    folder, environment, path = _folder(), dict(os.environ), list(sys.path)
 
     def restore() -> None:
-        if Path.cwd() != folder:
-            os.chdir(folder)
+        if folder is not None and _folder() != folder:
+            with contextlib.suppress(OSError):  # it was removed meanwhile
+                os.chdir(folder)
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
         sys.path[:] = path
 
     return restore
+
+
+def _folder() -> Path | None:
+    """Return the working folder, None if it was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _loggers() -> list[logging.Logger]:

@@ -1,0 +1,279 @@
+"""The executor that tries candidates in a worker process of this machine."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+import psutil
+
+from aitune.exceptions import (
+    BackendBuildError,
+    BackendCrashedError,
+    BackendError,
+    BackendMemoryError,
+    BackendTimeoutError,
+    NotCarriedError,
+)
+from aitune.torch.check import Reference
+from aitune.torch.check.ambient import Ambient
+from aitune.torch.worker import cargo
+from aitune.torch.worker.assignment import Assignment
+from aitune.torch.worker.attempt import Attempt, Outcome
+from aitune.torch.worker.executor import Executor, Workplace
+from aitune.torch.worker.folders import BuildFolders
+from aitune.torch.worker.messages import Answer, Bring, Failure, MakeReference, Release, Try
+from aitune.torch.worker.module_files import files_by_name
+from aitune.torch.worker.worker_process import LostError, WorkerProcess, hindrance
+
+__all__ = ["ProcessExecutor"]
+
+_log = logging.getLogger(__name__)
+
+_GRACE_SECONDS = 2.0
+_CARRY_SECONDS = 600.0
+_RELEASE_SECONDS = 5.0
+
+
+class ProcessExecutor(Executor):
+    """Tries candidates in a worker: a fresh interpreter of this machine, below a guard that contains it.
+
+    A worker is kept from candidate to candidate and from graph to graph, and replaced after every failure that may have
+    harmed it. Not for several threads at once.
+
+    Args:
+        folders: Where assignments travel through.
+    """
+
+    def __init__(self, folders: BuildFolders) -> None:
+        self._folders = folders
+        self._worker: WorkerProcess | None = None
+
+    @staticmethod
+    def hindrance() -> str | None:
+        """Return why this process can have no workers, None if it can: a frozen application has no interpreter."""
+        return hindrance()
+
+    def open(self) -> None:
+        """Start the worker, without waiting until it is ready."""
+        try:
+            self.worker()
+        except LostError as error:
+            _log.debug("%s", error.reason)  # said again, and as an exception, when a graph is brought
+
+    def workplace(self, assignment: Assignment) -> Workplace:
+        """Bring a graph to the worker; see :meth:`Executor.workplace`."""
+        name = assignment.job.name, assignment.job.graph.name
+        place = ProcessWorkplace(self, assignment, self._folders.new(*name, "assignment")[0])
+        try:
+            place.bring()
+        except BaseException:
+            place.close()
+            raise
+        return place
+
+    def close(self) -> None:
+        """End every process that was started; calling it twice is allowed."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def worker(self) -> WorkerProcess:
+        """Return the worker, started now if there is none."""
+        if self._worker is None:
+            self._worker = WorkerProcess()
+        return self._worker
+
+    def drop(self) -> None:
+        """Note that the worker was lost or is not to be used again."""
+        self.close()
+
+
+class ProcessWorkplace(Workplace):
+    """One graph, at the worker of an executor.
+
+    Args:
+        executor: Has the worker.
+        assignment: The graph.
+        folder: A folder of the assignment's own, through which it travels.
+    """
+
+    def __init__(self, executor: ProcessExecutor, assignment: Assignment, folder: Path) -> None:
+        self._executor = executor
+        self._assignment = assignment
+        self._folder = folder
+        self._files: dict[str, str] = {}
+        self._packed = False
+        self._at: WorkerProcess | None = None
+        self._reference: Reference | None = None
+
+    def bring(self) -> None:
+        """Pack the assignment, and have a worker take it up.
+
+        Raises:
+            NotCarriedError: If that cannot be done.
+        """
+        self._executor.open()
+        self._files = files_by_name()
+        cargo.pack(self._assignment, self._folder)
+        try:
+            self._worker()
+        except LostError as error:
+            self._executor.drop()
+            raise NotCarriedError(f"{self._assignment.job.name}: {error.reason}") from error
+        except NotCarriedError as error:
+            cargo.pack_program(self._assignment, self._folder, f"a worker cannot read it ({error.message})")
+            try:
+                self._worker()
+            except LostError as lost:
+                self._executor.drop()
+                raise NotCarriedError(f"{self._assignment.job.name}: {lost.reason}") from lost
+
+    def reference(self, seconds: float | None = None) -> Reference:
+        """Return what the module computes in a higher precision; see :meth:`Workplace.reference`."""
+        if self._reference is not None:
+            return self._reference
+        if not self._assignment.correctness:
+            return _eager_because("values are not checked")
+        until = None if seconds is None else time.monotonic() + seconds
+        reason = ""
+        try:
+            worker = self._worker()
+            left = None if until is None else max(0.0, until - time.monotonic())
+            answer = worker.ask(MakeReference(left), None if left is None else left + _GRACE_SECONDS)
+            reason = answer.failure.text if answer.failure is not None else ""
+        except LostError as error:
+            self._replace()
+            reason = "the time for it was over" if error.kind == "time" else f"making it failed: {error.reason}"
+        except NotCarriedError as error:
+            reason = error.message
+        largest = psutil.virtual_memory().available // 4
+        found = None if reason else cargo.kept_reference(self._folder, largest)
+        self._reference = found if found is not None else _eager_because(reason or "it could not be kept")
+        if found is None:
+            self._keep_for_others(self._reference)
+        return self._reference
+
+    def attempt(self, attempt: Attempt) -> Outcome:
+        """Build, check and measure a candidate in the worker; see :meth:`Workplace.attempt`."""
+        started = time.monotonic()
+        outcome = self._attempt(attempt, attempt.limits.seconds)
+        if isinstance(outcome.error, MemoryError):
+            outcome = self._once_more(attempt, outcome, started)
+        return replace(outcome, seconds=time.monotonic() - started)
+
+    def close(self) -> None:
+        """Let go of the graph, and remove what it travelled in."""
+        worker, self._at = self._at, None
+        if worker is not None and worker.alive:
+            try:
+                worker.ask(Release(), _RELEASE_SECONDS)
+            except LostError:
+                self._executor.drop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _worker(self) -> WorkerProcess:
+        """Return a worker that has the assignment.
+
+        Raises:
+            LostError: If there is none to be had.
+            NotCarriedError: If it cannot read the assignment.
+        """
+        worker = self._executor.worker()
+        if worker is not self._at or not worker.alive:
+            self._at = None
+            answer = worker.ask(Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture()), _CARRY_SECONDS)
+            if answer.failure is not None:
+                raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
+            self._at = worker
+        return worker
+
+    def _attempt(self, attempt: Attempt, seconds: float | None) -> Outcome:
+        name = attempt.backend.describe()
+        try:
+            worker = self._worker()
+        except (LostError, NotCarriedError) as error:
+            self._executor.drop()
+            return Outcome(error=BackendCrashedError(name, f"there is no worker for it: {error}"))
+        try:
+            with cargo.definitions_travel():
+                data: bytes = cloudpickle.dumps(attempt)
+        except Exception as error:  # noqa: BLE001 - a backend may hold anything
+            return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
+        worker.used = True
+        try:
+            worker.begin(attempt.log, attempt.limits.memory_bytes)
+            answer = worker.ask(Try(data), seconds)
+            worker.finish()
+        except LostError as error:
+            self._replace()
+            shutil.rmtree(attempt.folder, ignore_errors=True)
+            return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
+        outcome = _outcome(answer, name)
+        if isinstance(outcome.error, MemoryError):
+            self._replace()
+        return outcome
+
+    def _once_more(self, attempt: Attempt, outcome: Outcome, started: float) -> Outcome:
+        """Try a candidate that ran out of memory again, in a fresh worker that was asked for nothing else."""
+        seconds = attempt.limits.seconds
+        left = None if seconds is None else seconds - (time.monotonic() - started)
+        if left is not None and left <= 0:
+            return outcome
+        shutil.rmtree(attempt.folder, ignore_errors=True)
+        return self._attempt(attempt, left)
+
+    def _replace(self) -> None:
+        """Have the next request met by a fresh worker, which gets ready from now on."""
+        self._at = None
+        self._executor.drop()
+        self._executor.open()
+
+    def _keep_for_others(self, reference: Reference) -> None:
+        """Spare the workers to come a reference that cannot be had."""
+        try:
+            cargo.keep_reference(reference, self._folder)
+        except (OSError, RuntimeError) as error:
+            _log.debug("the reference of %s was not kept: %s", self._assignment.job.name, error)
+
+
+def _eager_because(reason: str) -> Reference:
+    """Return the reference that stands for the module's own answers, whatever is asked."""
+    return Reference("eager", reason, ())
+
+
+def _as_backend_error(error: LostError, name: str, stage: str, seconds: float | None) -> BackendError:
+    """Turn the loss of a worker into what is said of the candidate."""
+    if error.kind == "time":
+        return BackendTimeoutError(name, f"it was ended in stage '{stage}' at its limit of {seconds:g} s", seconds or 0)
+    if error.kind == "memory":
+        return BackendMemoryError(name, f"{error.reason}; it was ended in stage '{stage}'")
+    return BackendCrashedError(name, f"in stage '{stage}', {error.reason}", error.signal)
+
+
+def _outcome(answer: Answer, name: str) -> Outcome:
+    outcome = answer.outcome or Outcome()
+    return outcome if answer.failure is None else replace(outcome, error=_exception(answer.failure, name))
+
+
+def _exception(failure: Failure, name: str) -> Exception:
+    """Return the exception that a worker described, itself where this process can make it without new imports."""
+    original: Any = None
+    if failure.pickled is not None and failure.module in sys.modules:
+        try:
+            original = pickle.loads(failure.pickled)
+        except Exception:  # noqa: BLE001 - of foreign exceptions, many pickle and do not unpickle
+            original = None
+    text = f"{failure.kind}: {failure.text}"
+    if failure.out_of_memory and not isinstance(original, BackendMemoryError):
+        made: Exception = BackendMemoryError(name, text)
+        made.__cause__ = original if isinstance(original, Exception) else None
+        return made
+    return original if isinstance(original, Exception) else BackendBuildError(name, text)

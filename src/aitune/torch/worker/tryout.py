@@ -1,0 +1,215 @@
+"""The trying out of candidates in a worker: build, check, first measurement, saving."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aitune.exceptions import BackendBuildError, CorrectnessError, NotCarriedError
+from aitune.torch.backend import Backend, Engine
+from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Subject, judge, no_trace, prepare
+from aitune.torch.measure import PairedTiming, Stopwatch, compare
+from aitune.torch.worker import cargo
+from aitune.torch.worker.assignment import Assignment
+from aitune.torch.worker.attempt import Attempt, Outcome
+from aitune.torch.worker.in_process import build_here
+from aitune.torch.worker.printing import show
+from aitune.torch.worker.quiet import process_state_kept
+
+__all__ = ["Tryout"]
+
+_SCRATCH = "build"
+
+
+class Tryout:
+    """Tries candidates for one assignment, in the process that it is in.
+
+    Args:
+        assignment: What candidates are tried for.
+        folder: Where the reference is kept for those that come after.
+        stage: Told what is being done.
+    """
+
+    def __init__(self, assignment: Assignment, folder: Path, stage: Callable[[str], None]) -> None:
+        self._assignment = assignment
+        self._folder = folder
+        self._stage = stage
+        self._subject: Subject | None = None
+
+    def make_reference(self, seconds: float | None) -> None:
+        """Run the module and its copy in higher precision, once; what it gives is kept in the folder.
+
+        Args:
+            seconds: Time for the copy; None for no limit.
+
+        Raises:
+            NotCarriedError: If the module does not run here.
+        """
+        if self._subject is not None or not self._assignment.correctness:
+            return
+        self._stage("reference")
+        assignment, job = self._assignment, self._assignment.job
+        known = cargo.kept_reference(self._folder)
+        check = Check(max_error=assignment.max_error) if assignment.max_error is not None else None
+        effort = Effort(reference=True if known is None else known, reference_seconds=seconds, seed=assignment.seed)
+        try:
+            self._subject = prepare(job.module, job.graph, job.samples, forward=job.forward, check=check, effort=effort)
+        except MemoryError:
+            raise
+        except Exception as error:
+            show(error)
+            text = f"{type(error).__name__}: {error}"
+            raise NotCarriedError(f"{job.name} does not run in a worker process: {text}") from error
+        if known is None:
+            # Not being able to keep it costs the next worker time, no more.
+            with contextlib.suppress(OSError, RuntimeError):
+                cargo.keep_reference(self._subject.reference, self._folder)
+
+    def attempt(self, attempt: Attempt) -> Outcome:
+        """Carry an attempt out; a failure of any kind is an outcome with an error."""
+        started = time.perf_counter()
+        try:
+            with _signals_kept(), process_state_kept(None), self._device_limit(attempt):
+                outcome = self._attempt(attempt)
+        except Exception as error:  # noqa: BLE001 - foreign builders and engines raise anything
+            show(error)
+            outcome = Outcome(error=error)
+        except BaseException as error:  # noqa: BLE001 - in a worker, sys.exit() of a builder is a failure like any other
+            show(error)
+            text = f"it raised {type(error).__name__}: {error}"
+            outcome = Outcome(error=BackendBuildError(attempt.backend.describe(), text))
+        finally:
+            shutil.rmtree(attempt.folder / _SCRATCH, ignore_errors=True)
+            self._tidy()
+        return replace(outcome, seconds=time.perf_counter() - started)
+
+    def _attempt(self, attempt: Attempt) -> Outcome:
+        backend = attempt.backend
+        self.make_reference(None)
+        job = replace(self._assignment.job, folder=attempt.folder / _SCRATCH, log=attempt.log)
+        self._stage("build")
+        built = build_here(backend, job, redirect=False)
+        outcome = Outcome(error=built.error, build_seconds=built.seconds, memory_bytes=built.memory_bytes)
+        engine = built.engine
+        if engine is None:
+            if built.error is not None:
+                show(built.error)
+            return outcome
+        try:
+            outcome = replace(outcome, precision=engine.precision)
+            return self._prove(attempt, engine, outcome)
+        finally:
+            engine.close()
+
+    def _prove(self, attempt: Attempt, engine: Engine, outcome: Outcome) -> Outcome:
+        """Check, measure and save an engine."""
+        backend = attempt.backend
+        watch = None
+        if self._subject is not None:
+            self._stage("check")
+            judgement = judge(engine.run, self._subject, precision=engine.precision, values=self._assignment.values)
+            outcome = replace(outcome, judgement=judgement)
+            if not judgement.accepted:
+                return replace(outcome, error=CorrectnessError(backend.describe(), judgement.reason))
+            if self._assignment.values and attempt.profiling is not None:
+                samples = self._assignment.workload
+                watch = OutputWatch(self._subject, precision=engine.precision, samples=samples)
+        if attempt.profiling is not None:
+            self._stage("measure")
+            try:
+                outcome = replace(outcome, timing=self._race(attempt, engine, watch))
+            except Exception as error:
+                text = f"it failed while it was measured: {type(error).__name__}: {error}"
+                raise BackendBuildError(backend.describe(), text) from error
+            wrong = watch.judgement() if watch is not None else None
+            if wrong is not None and not wrong.accepted:
+                return _rejected(outcome, backend, wrong)
+        self._stage("save")
+        return replace(outcome, saved=_save(backend, engine, attempt.folder))
+
+    def _race(self, attempt: Attempt, engine: Engine, watch: OutputWatch | None) -> PairedTiming:
+        job = self._assignment.job
+        calls = [(sample.args, dict(sample.kwargs)) for sample in self._assignment.workload]
+
+        def passes(call: Callable[..., Any]) -> Callable[[], list[Any]]:
+            return lambda: [call(*args, **kwargs) for args, kwargs in calls]
+
+        def observe(outputs: Any) -> None:
+            assert watch is not None
+            for index, output in enumerate(outputs):
+                watch.observe(index, output)
+            watch.pass_over()
+
+        device = job.device
+        on_cuda = device.type == "cuda"
+        with no_trace(job.module), torch.no_grad():
+            return compare(
+                passes(engine.run),
+                passes(job.module),
+                stopwatch=Stopwatch(synchronize=(lambda: torch.cuda.synchronize(device)) if on_cuda else None),
+                config=attempt.profiling,
+                min_gain=attempt.min_gain,
+                observe=observe if watch is not None else None,
+            )
+
+    @contextlib.contextmanager
+    def _device_limit(self, attempt: Attempt) -> Iterator[None]:
+        """Let torch's allocator take no more of the device than the limit says."""
+        device, limit = self._assignment.job.device, attempt.limits.device_memory_bytes
+        if device.type != "cuda" or limit is None:
+            yield
+            return
+        total = torch.cuda.mem_get_info(device)[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+    def _tidy(self) -> None:
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+
+def _rejected(outcome: Outcome, backend: Backend[Any], judgement: Judgement) -> Outcome:
+    error = CorrectnessError(backend.describe(), judgement.reason)
+    return replace(outcome, judgement=judgement, error=error, timing=None)
+
+
+def _save(backend: Backend[Any], engine: Engine, folder: Path) -> bool:
+    """Save an engine where it can be kept and loaded again; return whether it was."""
+    if type(engine).save is Engine.save or type(backend).load is Backend.load:
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        engine.save(folder)
+    except NotImplementedError:
+        return False
+    except Exception as error:  # noqa: BLE001 - an engine that cannot be saved is built again by whoever wants it
+        show(error)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Put back the handlers of signals, and stop timers that would send one."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                with contextlib.suppress(OSError, ValueError):
+                    signal.signal(number, handler)
