@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
 import aitune.torch as ait
-from aitune.torch.backend import Backend, BackendConfig, Engine
+from aitune.torch.backend import Backend, BackendConfig, Engine, TorchEagerBackend
 from aitune.torch.graph.job import Job
 from aitune.torch.trial import Verdict
 
@@ -96,7 +97,7 @@ pytestmark = pytest.mark.usefixtures("isolated")
 
 
 def test_scenarios_9_and_10_crashes_and_hangs_cost_one_candidate_each(model, samples, capfd):
-    x = torch.randn(3, 4)
+    x = torch.randn(2, 4)
     before = model(x)
     backends = Aborting(), Segfaulting(), Raising(), Hanging(), Printing(), Plain()
     wrapped = ait.Module(model, "model", strategy(*backends))
@@ -111,8 +112,8 @@ def test_scenarios_9_and_10_crashes_and_hangs_cost_one_candidate_each(model, sam
     assert found["Hanging"].verdict is Verdict.timed_out
     assert "8" in found["Hanging"].reason
     assert found["Plain"].accepted
-    assert "about to abort" in open(found["Aborting"].log_path).read()
-    text = open(found["Printing"].log_path).read()
+    assert "about to abort" in Path(found["Aborting"].log_path).read_text()
+    text = Path(found["Printing"].log_path).read_text()
     assert "words on a descriptor" in text
     assert "words of Python" in text
     shown = capfd.readouterr()
@@ -155,6 +156,6 @@ def test_a_reference_that_takes_too_long_does_not_hold_up_the_tune(samples):
 
 
 def test_the_original_is_judged_in_the_worker_where_no_candidate_needs_one(model, samples):
-    wrapped = ait.Module(model, "model", strategy(ait.TorchEagerBackend()))
+    wrapped = ait.Module(model, "model", strategy(TorchEagerBackend()))
     result = ait.tune(wrapped, samples)
     assert result.modules["model"].graphs[0].trials[0].accepted
