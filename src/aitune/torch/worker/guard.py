@@ -2,8 +2,8 @@
 
 It starts the worker, writes its output to the log of the attempt in hand, watches memory, and kills the whole tree of
 processes when it is told to, when memory runs short, or when the process that asked for it is gone, however that ended:
-its end of a pipe closes then. It is the subreaper of everything below it (Linux), so that processes that forked twice or
-have a session of their own are found.
+its end of a pipe closes then. It is the subreaper of everything below it (Linux), so that processes that forked twice
+or have a session of their own are found.
 
 Imports the standard library and psutil alone: it must be there before the worker is, and take next to no memory. So it
 is started in a way that runs no ``__init__`` of aitune; see ``START``.
