@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 
 PROGRAM = textwrap.dedent(
     """
-    import os, pathlib, sys, time
+    import os, pathlib, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
     import torch
     from aitune.testing import Case, FunctionBackend, FunctionBackendConfig
     from aitune.torch.worker import Assignment, Attempt, BuildFolders, ProcessExecutor
@@ -76,7 +77,6 @@ def program(tmp_path):
                 stderr=subprocess.PIPE,
                 text=True,
                 env={**os.environ, "AUTOWRAPT_BOOTSTRAP": "aitune_nothing", "AITUNE_JIT_CACHE_DIR": str(tmp_path)},
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         started.append(process)
         return process

@@ -85,11 +85,17 @@ class ProcessExecutor(Executor):
             self._worker.end()
             self._worker = None
 
+    @property
+    def started(self) -> WorkerProcess | None:
+        """The worker, None if there is none."""
+        return self._worker if self._worker is not None and self._worker.alive else None
+
     def worker(self) -> WorkerProcess:
         """Return the worker, started now if there is none."""
-        if self._worker is None:
-            self._worker = WorkerProcess()
-        return self._worker
+        worker = self.started
+        if worker is None:
+            worker = self._worker = WorkerProcess()
+        return worker
 
     def drop(self) -> None:
         """Note that the worker was lost or is not to be used again."""
@@ -111,7 +117,6 @@ class ProcessWorkplace(Workplace):
         self._folder = folder
         self._files: dict[str, str] = {}
         self._packed = False
-        self._at: WorkerProcess | None = None
         self._reference: Reference | None = None
 
     def bring(self) -> None:
@@ -171,8 +176,9 @@ class ProcessWorkplace(Workplace):
 
     def close(self) -> None:
         """Let go of the graph, and remove what it travelled in."""
-        worker, self._at = self._at, None
-        if worker is not None and worker.alive:
+        worker = self._executor.started
+        if worker is not None and worker.holder is self:
+            worker.holder = None
             try:
                 worker.ask(Release(), _RELEASE_SECONDS)
             except LostError:
@@ -187,12 +193,12 @@ class ProcessWorkplace(Workplace):
             NotCarriedError: If it cannot read the assignment.
         """
         worker = self._executor.worker()
-        if worker is not self._at or not worker.alive:
-            self._at = None
+        if worker.holder is not self:
+            worker.holder = None
             answer = worker.ask(Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture()), _CARRY_SECONDS)
             if answer.failure is not None:
                 raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
-            self._at = worker
+            worker.holder = self
         return worker
 
     def _attempt(self, attempt: Attempt, seconds: float | None) -> Outcome:
@@ -207,7 +213,6 @@ class ProcessWorkplace(Workplace):
                 data: bytes = cloudpickle.dumps(attempt)
         except Exception as error:  # noqa: BLE001 - a backend may hold anything
             return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
-        worker.used = True
         try:
             worker.begin(attempt.log, attempt.limits.memory_bytes)
             answer = worker.ask(Try(data), seconds)
@@ -232,7 +237,6 @@ class ProcessWorkplace(Workplace):
 
     def _replace(self) -> None:
         """Have the next request met by a fresh worker, which gets ready from now on."""
-        self._at = None
         self._executor.drop()
         self._executor.open()
 

@@ -67,16 +67,16 @@ class WorkerProcess:
     Starting one does not wait: the interpreter gets ready meanwhile.
 
     Attributes:
-        used: Whether it was asked to carry out an attempt.
         stage: What it is doing.
+        holder: Whose assignment it has; None before it has one.
 
     Raises:
         LostError: If it cannot be started at all.
     """
 
     def __init__(self) -> None:
-        self.used = False
         self.stage = "starting"
+        self.holder: object = None
         self._ready = False
         self._over = False
         self._reports = b""
@@ -93,11 +93,15 @@ class WorkerProcess:
             try:
                 self._guard = _start_guard(self._mark, there.fileno(), orders_read, reports_write)
             except OSError as error:
-                self._close_files()
+                self._channel.close()
+                _close_quietly(self._orders, self._reported)
                 raise LostError("start", f"a worker process cannot be started: {error}") from error
         _forget_in_forks()
         _OPEN.add(self)
-        self._finalizer = weakref.finalize(self, _close_quietly, self._orders, self._reported)
+        # Also when this process ends, or nobody holds this object any more.
+        self._finalizer = weakref.finalize(
+            self, _end, self._guard, self._channel, (self._orders, self._reported), self._mark, self._owner
+        )
 
     @property
     def alive(self) -> bool:
@@ -168,27 +172,14 @@ class WorkerProcess:
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
-        if self._over or os.getpid() != self._owner:
-            return
         self._over = True
         _OPEN.discard(self)
-        self._finalizer.detach()
-        self._close_files()  # the guard takes the end of its orders as one
-        try:
-            self._guard.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait(_END_SECONDS)
-        if self._guard.returncode != 0:  # killed by someone: what it looked after has to be found
-            end_marked(self._mark, _END_SECONDS)
+        self._finalizer()
 
     def forget(self) -> None:
         """In a process that was forked from the owner: hold nothing open, so that the owner's end is noticed."""
         self._over = True
         self._finalizer.detach()
-        self._close_files()
-
-    def _close_files(self) -> None:
         self._channel.close()
         _close_quietly(self._orders, self._reported)
 
@@ -333,6 +324,20 @@ def _left(until: float | None) -> float | None:
 
 def _state_text(state: int) -> str:
     return f"was ended by {signal_name(-state)}" if state < 0 else f"exited with status {state}"
+
+
+def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[int, int], mark: str, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    channel.close()
+    _close_quietly(*descriptors)  # the guard takes the end of its orders as one
+    try:
+        guard.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()
+    if guard.returncode != 0:  # killed by someone: what it looked after has to be found
+        end_marked(mark, _END_SECONDS)
 
 
 def _close_quietly(*numbers: int) -> None:
