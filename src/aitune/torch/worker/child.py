@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -33,6 +34,8 @@ def main(descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         channel.send(Ready())
+        gc.collect()
+        gc.freeze()  # what was imported is not looked through after each candidate
         Worker(channel).serve()
     except ClosedError:
         pass
@@ -95,9 +98,8 @@ class Worker:
     def _try(self, request: Try) -> Answer:
         attempt: Attempt = pickle.loads(request.attempt)
         outcome = self._given.attempt(attempt)
-        if outcome.error is None:
-            return Answer(outcome=outcome)
-        return Answer(outcome=replace(outcome, error=None), failure=failure_of(outcome.error))
+        failure = failure_of(outcome.error) if outcome.error is not None else None
+        return Answer(outcome=replace(outcome, error=None), failure=failure, worn=self._given.worn)
 
     def _stage(self, name: str) -> None:
         self._channel.send(Stage(name))

@@ -27,8 +27,9 @@ from typing import Any
 
 import psutil
 
+from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.build_log import BuildLog
-from aitune.torch.worker.process_tree import descendants, end_tree, exact_bytes, private_bytes
+from aitune.torch.worker.process_tree import descendants, end_tree, exact_bytes, living, private_bytes
 
 __all__ = ["START", "main"]
 
@@ -77,6 +78,7 @@ class Guard:
         self._margin = settings["margin"]
         os.set_blocking(self._orders, False)
         self._rest = b""
+        self._state: int | None = None
         self._log: BuildLog | None = None
         self._console = False
         self._limit: int | None = None
@@ -101,7 +103,8 @@ class Guard:
                 self._finish()
                 return
             self._pump(rounds=16)
-            state = self._exit_state()
+            self._collect()
+            state = self._state
             if state is not None:
                 self._finish()
                 self._report(what="exit", signal=-state if state < 0 else None, code=state, last=self._tail())
@@ -136,7 +139,8 @@ class Guard:
             self._last_size = 0
         else:
             self._limit, self._console = None, False
-        self._report(what=order["do"])
+        self._collect()
+        self._report(what=order["do"], left=living(self._tree()) - 1)
         return True
 
     def _tree(self) -> list[int]:
@@ -171,17 +175,15 @@ class Guard:
     def _tail(self) -> str:
         return b"".join(self._last)[-_LAST:].decode(errors="replace")
 
-    def _exit_state(self) -> int | None:
-        """Collect what has ended; return the worker's state (negative: a signal) once it has."""
-        state = None
+    def _collect(self) -> None:
+        """Collect what has ended, and note the worker's state (negative: a signal) once it has."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
                 if pid == self._worker.pid:
-                    state = self._worker.returncode = os.waitstatus_to_exitcode(status)
-        return state
+                    self._state = self._worker.returncode = os.waitstatus_to_exitcode(status)
 
     def _short_of_memory(self) -> str | None:
         """Return why the worker must end, None while there is memory."""
@@ -192,9 +194,9 @@ class Guard:
             if used > self._limit:
                 return f"it took {_size(used)}, the limit is {_size(self._limit)}"
         if used > self._at_start + self._margin // 2:
-            free = psutil.virtual_memory().available
-            if free < self._margin:
-                return f"it took {_size(used)}, and the machine has {_size(free)} left"
+            free, group = psutil.virtual_memory().available, left_in_control_group()
+            if min(free, free if group is None else group) < self._margin:
+                return f"it took {_size(used)}, and less than {_size(self._margin)} is left of the machine's memory"
         return None
 
     def _finish(self) -> None:

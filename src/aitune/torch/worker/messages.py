@@ -96,7 +96,9 @@ class Answer:
     Attributes:
         outcome: That of an attempt, without its error.
         failure: Why the request could not be met, or the error of the outcome.
+        worn: Whether memory was lost that only the end of the process gives back.
     """
 
     outcome: Outcome | None = None
     failure: Failure | None = None
+    worn: bool = False

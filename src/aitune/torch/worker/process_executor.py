@@ -116,7 +116,6 @@ class ProcessWorkplace(Workplace):
         self._assignment = assignment
         self._folder = folder
         self._files: dict[str, str] = {}
-        self._packed = False
         self._reference: Reference | None = None
 
     def bring(self) -> None:
@@ -147,6 +146,14 @@ class ProcessWorkplace(Workplace):
             return self._reference
         if not self._assignment.correctness:
             return _eager_because("values are not checked")
+        try:
+            self._reference = self._make_reference(seconds)
+        except BaseException:  # Ctrl-C: it is not known any more what the worker does
+            self._executor.drop()
+            raise
+        return self._reference
+
+    def _make_reference(self, seconds: float | None) -> Reference:
         until = None if seconds is None else time.monotonic() + seconds
         reason = ""
         try:
@@ -161,13 +168,21 @@ class ProcessWorkplace(Workplace):
             reason = error.message
         largest = psutil.virtual_memory().available // 4
         found = None if reason else cargo.kept_reference(self._folder, largest)
-        self._reference = found if found is not None else _eager_because(reason or "it could not be kept")
-        if found is None:
-            self._keep_for_others(self._reference)
-        return self._reference
+        if found is not None:
+            return found
+        instead = _eager_because(reason or "it could not be kept")
+        self._keep_for_others(instead)
+        return instead
 
     def attempt(self, attempt: Attempt) -> Outcome:
         """Build, check and measure a candidate in the worker; see :meth:`Workplace.attempt`."""
+        try:
+            return self._attempt_twice(attempt)
+        except BaseException:  # Ctrl-C: it is not known any more what the worker does
+            self._executor.drop()
+            raise
+
+    def _attempt_twice(self, attempt: Attempt) -> Outcome:
         started = time.monotonic()
         outcome = self._attempt(attempt, attempt.limits.seconds)
         if isinstance(outcome.error, MemoryError):
@@ -186,16 +201,25 @@ class ProcessWorkplace(Workplace):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _worker(self) -> WorkerProcess:
-        """Return a worker that has the assignment.
+        """Return a worker that has the assignment; one that ended while nobody asked it for anything is replaced.
 
         Raises:
             LostError: If there is none to be had.
             NotCarriedError: If it cannot read the assignment.
         """
-        worker = self._executor.worker()
+        try:
+            worker = self._executor.worker()
+            worker.look()
+            return self._with_assignment(worker)
+        except LostError as error:
+            _log.debug("another worker is started: %s", error.reason)
+            return self._with_assignment(self._executor.worker())
+
+    def _with_assignment(self, worker: WorkerProcess) -> WorkerProcess:
         if worker.holder is not self:
             worker.holder = None
-            answer = worker.ask(Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture()), _CARRY_SECONDS)
+            bring = Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture())
+            answer = worker.ask(bring, _CARRY_SECONDS)
             if answer.failure is not None:
                 raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
             worker.holder = self
@@ -216,13 +240,13 @@ class ProcessWorkplace(Workplace):
         try:
             worker.begin(attempt.log, attempt.limits.memory_bytes)
             answer = worker.ask(Try(data), seconds)
-            worker.finish()
+            left = worker.finish()
         except LostError as error:
             self._replace()
             shutil.rmtree(attempt.folder, ignore_errors=True)
             return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
         outcome = _outcome(answer, name)
-        if isinstance(outcome.error, MemoryError):
+        if isinstance(outcome.error, MemoryError) or left or answer.worn:
             self._replace()
         return outcome
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "descendants", "end_marked", "end_tree", "exact_bytes", "private_bytes", "signal_name"]
+__all__ = ["MARK", "descendants", "end_marked", "end_tree", "exact_bytes", "living", "private_bytes", "signal_name"]
 
 MARK = "AITUNE_WORKER_MARK"
 """Environment variable that tells the processes of one worker from all others, wherever they hide."""
@@ -29,6 +29,15 @@ def descendants(root: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def living(pids: Iterable[int]) -> int:
+    """Return how many of some processes have not ended; those that wait to be collected have."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            count += psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return count
 
 
 def private_bytes(pids: Iterable[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import shutil
 import signal
 import time
@@ -23,11 +24,13 @@ from aitune.torch.worker.assignment import Assignment
 from aitune.torch.worker.attempt import Attempt, Outcome
 from aitune.torch.worker.in_process import build_here
 from aitune.torch.worker.printing import show
+from aitune.torch.worker.process_tree import private_bytes
 from aitune.torch.worker.quiet import process_state_kept
 
 __all__ = ["Tryout"]
 
 _SCRATCH = "build"
+_WORN_BYTES = 1 << 30
 
 
 class Tryout:
@@ -44,6 +47,15 @@ class Tryout:
         self._folder = folder
         self._stage = stage
         self._subject: Subject | None = None
+        self._at_start = _memory(assignment.job.device)
+
+    @property
+    def worn(self) -> bool:
+        """Whether attempts have left much memory of host or device taken."""
+        return any(
+            now > before + _WORN_BYTES
+            for now, before in zip(_memory(self._assignment.job.device), self._at_start, strict=True)
+        )
 
     def make_reference(self, seconds: float | None) -> None:
         """Run the module and its copy in higher precision, once; what it gives is kept in the folder.
@@ -179,6 +191,15 @@ class Tryout:
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
+
+
+def _memory(device: torch.device) -> tuple[int, int]:
+    """Return what this process has resident beyond what is mapped from files, and what is taken of the device."""
+    host = private_bytes([os.getpid()])
+    if device.type != "cuda":
+        return host, 0
+    free, total = torch.cuda.mem_get_info(device)
+    return host, total - free
 
 
 def _rejected(outcome: Outcome, backend: Backend[Any], judgement: Judgement) -> Outcome:

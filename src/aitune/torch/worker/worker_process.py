@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from aitune.torch.config import console_output
+from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.channel import Channel, ClosedError
 from aitune.torch.worker.guard import START
 from aitune.torch.worker.messages import Answer, Ready, Stage
@@ -162,13 +163,26 @@ class WorkerProcess:
         self.wait_ready()
         self._order(do="begin", log=None if log is None else str(log), limit=memory_bytes, console=console_output())
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """Say that an attempt is over: its log is complete when this returns.
+
+        Returns:
+            How many processes the attempt has left behind.
 
         Raises:
             LostError: If the guard is gone.
         """
-        self._order(do="finish")
+        left: int = self._order(do="finish")["left"]
+        return left
+
+    def look(self) -> None:
+        """Notice, before a request, that the worker was lost since the last one.
+
+        Raises:
+            LostError: If it was.
+        """
+        if self._ready and wait([self._channel.fileno(), self._reported], 0):
+            raise self._lost(time.monotonic() + _END_SECONDS)
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
@@ -183,7 +197,7 @@ class WorkerProcess:
         self._channel.close()
         _close_quietly(self._orders, self._reported)
 
-    def _order(self, **order: Any) -> None:
+    def _order(self, **order: Any) -> dict[str, Any]:
         try:
             os.write(self._orders, json.dumps(order).encode() + b"\n")
         except OSError:
@@ -194,7 +208,7 @@ class WorkerProcess:
             if report is None:
                 raise self._gone("its guard does not answer")
             if report["what"] == order["do"]:
-                return
+                return report
             raise self._ended_by(report)
 
     def _receive(self, until: float | None) -> Any:
@@ -267,7 +281,11 @@ def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subproce
     path = [entry for entry in map(_absolute, sys.path) if entry is not None]
     settings = {
         "path": path,
-        "packages": {"aitune.torch": str(here.parent), "aitune.torch.worker": str(here)},
+        "packages": {
+            "aitune.torch": str(here.parent),
+            "aitune.torch.measure": str(here.parent / "measure"),
+            "aitune.torch.worker": str(here),
+        },
         "command": [*_interpreter(), "-c", _CHILD.format(path=path, channel=channel)],
         "channel": channel,
         "orders": orders,
@@ -307,7 +325,9 @@ def _environment() -> dict[str, str]:
 
 def _margin() -> int:
     """Return how many bytes of the machine's memory a worker may not take: a twentieth, 0.3 to 4 GB."""
-    return int(min(4e9, max(3e8, psutil.virtual_memory().total / 20)))
+    free = left_in_control_group()
+    total = psutil.virtual_memory().total
+    return int(min(4e9, max(3e8, (total if free is None else min(free, total)) / 20)))
 
 
 def _is_open(number: int) -> bool:
