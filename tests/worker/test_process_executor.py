@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -250,6 +251,43 @@ def test_a_worker_serves_graph_after_graph(make_shop, pids):
 
     first, second = pids.read(2)
     assert first == second
+
+
+def leave_a_process_behind(job):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+    return job.forward
+
+
+def lose_memory(job):
+    sys.lost = bytearray(1 << 30)
+    for start in range(0, len(sys.lost), 4096):
+        sys.lost[start] = 1
+    return job.forward
+
+
+@pytest.mark.parametrize("build", [leave_a_process_behind, pytest.param(lose_memory, marks=pytest.mark.slow)])
+def test_a_candidate_that_leaves_something_behind_has_its_worker_replaced(shop, pids, build):
+    assert shop.is_well()
+    worker = shop.executor.worker()
+    before = psutil.Process(worker.guard_pid)
+
+    assert shop.outcome(build).error is None
+    assert not before.is_running()
+    assert shop.executor.worker() is not worker
+
+
+def test_output_is_shown_live_where_that_is_asked_for(shop, monkeypatch, capfd):
+    def chat(job):
+        print("a word to the console")
+        return job.forward
+
+    monkeypatch.setenv("AITUNE_CONSOLE_OUTPUT", "1")
+    with ProcessExecutor(shop.folders) as executor:  # its guard has the standard error of this test
+        attempt, outcome = type(shop)(executor, shop.folders).attempt(shop.backend_of(chat))
+
+    assert outcome.error is None
+    assert attempt.log.read_text() == "a word to the console\n"
+    assert "a word to the console" in capfd.readouterr().err
 
 
 def test_what_travelled_is_removed(make_shop):

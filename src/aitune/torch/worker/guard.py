@@ -29,7 +29,7 @@ import psutil
 
 from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.build_log import BuildLog
-from aitune.torch.worker.process_tree import descendants, end_tree, exact_bytes, living, private_bytes
+from aitune.torch.worker.process_tree import MARK, descendants, end_marked, end_tree, exact_bytes, living, private_bytes
 
 __all__ = ["START", "main"]
 
@@ -47,6 +47,7 @@ main(settings)
 """
 """Source of the command that starts a guard: packages are stand-ins, so that only the guard's own files are run."""
 
+_IS_LINUX = sys.platform.startswith("linux")
 _TICK = 0.05
 _CHUNK = 1 << 16
 _LAST = 1 << 14
@@ -202,6 +203,8 @@ class Guard:
     def _finish(self) -> None:
         """End everything below."""
         end_tree(os.getpid(), _END_SECONDS)
+        if not _IS_LINUX:  # nobody adopts there what has lost its parent
+            end_marked(os.environ.get(MARK, ""), _END_SECONDS, spare=os.getpid())
         self._worker.returncode = self._worker.returncode or 0  # collected; subprocess would warn
         self._pump()
         self._close_log()
@@ -242,7 +245,7 @@ def _start(command: list[str], channel: int, sink: int) -> subprocess.Popen[byte
 
 
 def _load_prctl() -> Callable[[int, int], None]:
-    if not sys.platform.startswith("linux"):
+    if not _IS_LINUX:
         return lambda *_: None
     library = ctypes.CDLL(None, use_errno=True)
     return lambda option, value: library.prctl(option, ctypes.c_ulong(int(value)), 0, 0, 0)

@@ -83,14 +83,20 @@ def end_tree(root: int, seconds: float) -> bool:
         time.sleep(0.005)
 
 
-def end_marked(mark: str, seconds: float) -> bool:
+def end_marked(mark: str, seconds: float, spare: int | None = None) -> bool:
     """Kill every process of this user that carries a mark in its environment; see :func:`end_tree`.
 
-    For the case that the guard was killed: a process whose parents are gone is found by its mark alone.
+    For the case that the guard was killed, and where there are no subreapers: a process whose parents are gone is found
+    by its mark alone.
+
+    Args:
+        mark: The value of ``MARK`` in its environment.
+        seconds: When to give up.
+        spare: Process id of the one to leave alone.
     """
     until = time.monotonic() + seconds
     while True:
-        living = [process for process in psutil.process_iter() if _carries(process, mark)]
+        living = [process for process in psutil.process_iter() if process.pid != spare and _carries(process, mark)]
         for process in living:
             with contextlib.suppress(psutil.Error):
                 process.kill()

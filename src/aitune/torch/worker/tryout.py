@@ -81,17 +81,23 @@ class Tryout:
             show(error)
             text = f"{type(error).__name__}: {error}"
             raise NotCarriedError(f"{job.name} does not run in a worker process: {text}") from error
+        self._at_start = _memory(job.device)  # what is kept to compare with is no loss
         if known is None:
             # Not being able to keep it costs the next worker time, no more.
             with contextlib.suppress(OSError, RuntimeError):
                 cargo.keep_reference(self._subject.reference, self._folder)
 
-    def attempt(self, attempt: Attempt) -> Outcome:
-        """Carry an attempt out; a failure of any kind is an outcome with an error."""
+    def attempt(self, attempt: Attempt, built: Callable[[], None] = lambda: None) -> Outcome:
+        """Carry an attempt out; a failure of any kind is an outcome with an error.
+
+        Args:
+            attempt: The attempt.
+            built: Called between the build and what must not be disturbed by other work.
+        """
         started = time.perf_counter()
         try:
             with _signals_kept(), process_state_kept(None), self._device_limit(attempt):
-                outcome = self._attempt(attempt)
+                outcome = self._attempt(attempt, built)
         except Exception as error:  # noqa: BLE001 - foreign builders and engines raise anything
             show(error)
             outcome = Outcome(error=error)
@@ -104,7 +110,7 @@ class Tryout:
             self._tidy()
         return replace(outcome, seconds=time.perf_counter() - started)
 
-    def _attempt(self, attempt: Attempt) -> Outcome:
+    def _attempt(self, attempt: Attempt, when_built: Callable[[], None]) -> Outcome:
         backend = attempt.backend
         self.make_reference(None)
         job = replace(self._assignment.job, folder=attempt.folder / _SCRATCH, log=attempt.log)
@@ -118,6 +124,7 @@ class Tryout:
             return outcome
         try:
             outcome = replace(outcome, precision=engine.precision)
+            when_built()
             return self._prove(attempt, engine, outcome)
         finally:
             engine.close()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from aitune.torch.config import console_output
 from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.channel import Channel, ClosedError
 from aitune.torch.worker.guard import START
-from aitune.torch.worker.messages import Answer, Ready, Stage
+from aitune.torch.worker.messages import Answer, Go, Ready, Stage, Turn
 from aitune.torch.worker.process_tree import MARK, end_marked, signal_name
 
 __all__ = ["LostError", "WorkerProcess", "hindrance"]
@@ -69,7 +70,7 @@ class WorkerProcess:
 
     Attributes:
         stage: What it is doing.
-        holder: Whose assignment it has; None before it has one.
+        holder: Folder of the assignment that it has; None before it has one.
 
     Raises:
         LostError: If it cannot be started at all.
@@ -77,7 +78,7 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         self.stage = "starting"
-        self.holder: object = None
+        self.holder: Path | None = None
         self._ready = False
         self._over = False
         self._reports = b""
@@ -127,12 +128,13 @@ class WorkerProcess:
                 raise LostError("start", f"a worker process does not start: {error.reason}", error.signal) from error
             self._ready = isinstance(message, Ready)
 
-    def ask(self, message: Any, seconds: float | None = None) -> Answer:
+    def ask(self, message: Any, seconds: float | None = None, turn: Callable[[], None] | None = None) -> Answer:
         """Send a request and wait for its answer; with anything but an answer, everything is ended.
 
         Args:
             message: The request.
             seconds: Time for it.
+            turn: Returns when the worker may take its turn; the time until then does not count.
 
         Raises:
             LostError: If the worker ends or is ended, and why.
@@ -151,8 +153,24 @@ class WorkerProcess:
             answer = self._receive(until)
             if isinstance(answer, Stage):
                 self.stage = answer.name
+            elif isinstance(answer, Turn):
+                until = self._give_turn(until, turn)
             elif isinstance(answer, Answer):
                 return answer
+
+    def _give_turn(self, until: float | None, turn: Callable[[], None] | None) -> float | None:
+        """Let the worker go on when it may; returns by when it has to be done then."""
+        started = time.monotonic()
+        try:
+            if turn is not None:
+                turn()
+            self._channel.send(Go())
+        except ClosedError:
+            raise self._lost(time.monotonic() + _END_SECONDS) from None
+        except BaseException:
+            self.end()
+            raise
+        return None if until is None else until + time.monotonic() - started
 
     def begin(self, log: Path | None, memory_bytes: int | None) -> None:
         """Say where output goes from now on, and which limit holds.
@@ -183,6 +201,12 @@ class WorkerProcess:
         """
         if self._ready and wait([self._channel.fileno(), self._reported], 0):
             raise self._lost(time.monotonic() + _END_SECONDS)
+
+    def interrupt(self) -> None:
+        """Have everything ended, from another thread than the one that waits for an answer, which will notice."""
+        if not self._over:
+            with contextlib.suppress(OSError):
+                os.write(self._orders, json.dumps({"do": "end"}).encode() + b"\n")
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
