@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aitune.torch.measure import MemoryForecast, available_bytes, is_out_of_memory, peak_growth_bytes
-from aitune.torch.measure.memory import _left_in_control_group
+from aitune.torch.measure.control_group import left_in_control_group
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -60,11 +60,11 @@ def test_the_limit_of_a_container_counts_at_every_level(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("0::/user/job\n")
     write_group(inner, "max", 70, 10)
-    assert _left_in_control_group(tmp_path, membership) is None
+    assert left_in_control_group(tmp_path, membership) is None
     write_group(tmp_path / "user", "100", 70, 10)
-    assert _left_in_control_group(tmp_path, membership) == 40
+    assert left_in_control_group(tmp_path, membership) == 40
     write_group(inner, "60", 50, 0)
-    assert _left_in_control_group(tmp_path, membership) == 10
+    assert left_in_control_group(tmp_path, membership) == 10
 
 
 def test_the_older_interface_of_containers_counts_as_well(tmp_path):
@@ -75,11 +75,11 @@ def test_the_older_interface_of_containers_counts_as_well(tmp_path):
     (folder / "memory.limit_in_bytes").write_text("1000\n")
     (folder / "memory.usage_in_bytes").write_text("900\n")
     (folder / "memory.stat").write_text("cache 50\ntotal_inactive_file 30\n")
-    assert _left_in_control_group(tmp_path, membership) == 130
+    assert left_in_control_group(tmp_path, membership) == 130
 
 
 def test_a_system_without_control_groups_has_no_such_limit(tmp_path):
-    assert _left_in_control_group(tmp_path, tmp_path / "missing") is None
+    assert left_in_control_group(tmp_path, tmp_path / "missing") is None
 
 
 def write_group(folder, limit, used, inactive):

@@ -9,7 +9,7 @@ import torch
 
 from aitune.testing import BackendContract, standard_cases
 from aitune.testing.workshop import Workshop
-from aitune.torch.backend import TorchEagerBackend, TorchEagerBackendConfig
+from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend, TorchEagerBackend, TorchEagerBackendConfig
 from aitune.torch.backend.registry import _BUILT_IN, available_backends
 from aitune.torch.bench import unusable
 
@@ -52,6 +52,25 @@ class TestTorchEagerBackendUnderAutocast(BackendContract):
 
 for _name, _kind in available_backends().items():
     globals()[f"Test{_name}"] = contract_of(_name, _kind)
+
+
+@pytest.mark.slow
+class TestONNXRuntimeBackendInAWorker(BackendContract):
+    """Built, checked and saved in a worker process, and loaded here."""
+
+    contained = True
+    required = tuple(case.name for case in BackendContract().cases())
+
+    def make_backend(self):
+        return ONNXRuntimeBackend()
+
+
+@pytest.mark.slow
+class TestOpenVINOBackendInAWorker(TestONNXRuntimeBackendInAWorker):
+    """The same of the other one whose engines can be kept."""
+
+    def make_backend(self):
+        return OpenVINOBackend()
 
 
 def test_those_that_run_here_are_the_ones_that_are_meant_to():

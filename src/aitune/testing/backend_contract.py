@@ -42,6 +42,7 @@ class BackendContract(RecipeContract):
 
     Attributes:
         device: Where modules are.
+        contained: Whether engines are built in a worker process first, as aitune does with ``isolation="process"``.
         precision: What engines of float32 modules must declare; None leaves it to the backend.
         required: Names of the cases that the backend must not refuse.
         frees_memory: Whether memory that an engine took is expected back in this process when it is closed.

@@ -26,9 +26,11 @@ class RecipeContract:
 
     Attributes:
         device: Where modules are.
+        contained: Whether engines are built in a worker process first, as aitune does with ``isolation="process"``.
     """
 
     device: ClassVar[str] = "cpu"
+    contained: ClassVar[bool] = False
     workshop: ClassVar[Workshop]
 
     def make_backend(self) -> Backend[Any]:
@@ -42,7 +44,7 @@ class RecipeContract:
     @classmethod
     def setup_class(cls) -> None:
         """Open the workshop."""
-        cls.workshop = Workshop(cls().make_backend(), cls.device)
+        cls.workshop = Workshop(cls().make_backend(), cls.device, contained=cls.contained)
 
     @classmethod
     def teardown_class(cls) -> None:

@@ -21,7 +21,16 @@ from aitune.testing.surroundings import Surroundings
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench import unusable
 from aitune.torch.graph.job import Job
-from aitune.torch.worker import build_here
+from aitune.torch.worker import (
+    Assignment,
+    Attempt,
+    BuildFolders,
+    Executor,
+    Outcome,
+    ProcessExecutor,
+    build_here,
+)
+from aitune.torch.worker.quiet import process_state_kept
 
 __all__ = ["Workshop", "skip"]
 
@@ -48,15 +57,19 @@ class Workshop:
     Args:
         backend: The backend.
         device: Where modules are.
+        contained: Whether engines are built, checked and saved in a worker process first, and loaded here from what it
+            saved; those that cannot be kept are rehearsed there, and built again here.
     """
 
-    def __init__(self, backend: Backend[Any], device: str = "cpu") -> None:
+    def __init__(self, backend: Backend[Any], device: str = "cpu", *, contained: bool = False) -> None:
         self.backend = backend
         self.device = device
+        self._contained = contained
         self._folder = tempfile.TemporaryDirectory(prefix="aitune-testing-")
         self._jobs: dict[str, Job] = {}
         self._made: dict[str, Made | unittest.SkipTest] = {}
         self._folders = 0
+        self._executor: Executor | None = None
 
     def job(self, case: Case) -> Job:
         """Return the job of a case, recorded at the first call."""
@@ -91,11 +104,14 @@ class Workshop:
         reason = unusable(self.backend, job.device) or self.backend.unsuitable(job)
         if reason is not None:
             raise skip(self.backend, reason)
+        if self._contained:
+            outcome = self._try_in_worker(job)
+            self._need(outcome.error)
+            if outcome.saved:
+                with process_state_kept(job.log), torch.no_grad():
+                    return self.backend.load(job, job.folder)
         built = build_here(self.backend, job)
-        if isinstance(built.error, (BackendNotInstalledError, BackendUnsupportedError)):
-            raise skip(self.backend, built.error.reason) from built.error
-        if built.error is not None:
-            raise built.error
+        self._need(built.error)
         assert built.engine is not None
         return built.engine
 
@@ -113,7 +129,23 @@ class Workshop:
                 made.engine.close()
         self._made.clear()
         self._jobs.clear()
+        if self._executor is not None:
+            self._executor.close()
         self._folder.cleanup()
+
+    def _try_in_worker(self, job: Job) -> Outcome:
+        """Take a job as far as a worker takes it."""
+        if self._executor is None:
+            self._executor = ProcessExecutor(BuildFolders(self.folder()))
+        with self._executor.workplace(Assignment(job=job, workload=job.samples)) as place:
+            return place.attempt(Attempt(backend=self.backend, folder=job.folder, log=job.log))
+
+    def _need(self, error: Exception | None) -> None:
+        """Raise what a build ended in; a reason that is no fault skips the test."""
+        if isinstance(error, (BackendNotInstalledError, BackendUnsupportedError)):
+            raise skip(self.backend, error.reason) from error
+        if error is not None:
+            raise error
 
     def _make(self, job: Job) -> Made:
         samples = [sample.fresh() for sample in job.samples]

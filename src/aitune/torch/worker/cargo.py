@@ -11,6 +11,7 @@ import contextlib
 import logging
 import pickle
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,9 @@ _log = logging.getLogger(__name__)
 _ASSIGNMENT = "assignment.pt"
 _PROGRAM = "module.pt2"
 _REFERENCE = "reference.pt"
+
+_REGISTRY = threading.Lock()
+"""Held while cloudpickle's registry, which is the process's, says more than the user told it."""
 
 
 def pack(assignment: Assignment, folder: Path) -> None:
@@ -113,18 +117,16 @@ def kept_reference(folder: Path, largest: int | None = None) -> Reference | None
 @contextlib.contextmanager
 def definitions_travel() -> Iterator[None]:
     """Let what is defined in modules that no other process can import travel as code."""
-    registered = [
-        module
-        for module in modules_without_files()
-        if module.__name__ not in cloudpickle.list_registry_pickle_by_value()
-    ]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
+    with _REGISTRY:
+        known = cloudpickle.list_registry_pickle_by_value()
+        registered = [module for module in modules_without_files() if module.__name__ not in known]
         for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in registered:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _write(assignment: Assignment, folder: Path) -> None:

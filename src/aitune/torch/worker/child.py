@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -15,7 +16,7 @@ from aitune.torch.measure import is_out_of_memory
 from aitune.torch.worker import cargo
 from aitune.torch.worker.attempt import Attempt
 from aitune.torch.worker.channel import Channel, ClosedError
-from aitune.torch.worker.messages import Answer, Bring, Failure, MakeReference, Ready, Release, Stage, Try
+from aitune.torch.worker.messages import Answer, Bring, Failure, Go, MakeReference, Ready, Release, Stage, Try, Turn
 from aitune.torch.worker.module_files import ModuleFiles
 from aitune.torch.worker.printing import flush, show
 from aitune.torch.worker.tryout import Tryout
@@ -33,6 +34,8 @@ def main(descriptor: int) -> None:
     channel = Channel(socket.socket(fileno=descriptor))
     try:
         channel.send(Ready())
+        gc.collect()
+        gc.freeze()  # what was imported is not looked through after each candidate
         Worker(channel).serve()
     except ClosedError:
         pass
@@ -94,10 +97,14 @@ class Worker:
 
     def _try(self, request: Try) -> Answer:
         attempt: Attempt = pickle.loads(request.attempt)
-        outcome = self._given.attempt(attempt)
-        if outcome.error is None:
-            return Answer(outcome=outcome)
-        return Answer(outcome=replace(outcome, error=None), failure=failure_of(outcome.error))
+        outcome = self._given.attempt(attempt, *([self._take_turn] if request.in_turn else []))
+        failure = failure_of(outcome.error) if outcome.error is not None else None
+        return Answer(outcome=replace(outcome, error=None), failure=failure, worn=self._given.worn)
+
+    def _take_turn(self) -> None:
+        self._stage("waiting for its turn")
+        self._channel.send(Turn())
+        assert isinstance(self._channel.receive(), Go)
 
     def _stage(self, name: str) -> None:
         self._channel.send(Stage(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from aitune.torch.check import Reference
@@ -30,6 +31,14 @@ class Workplace(ABC):
     @abstractmethod
     def attempt(self, attempt: Attempt) -> Outcome:
         """Build, check and measure a candidate; a failure of any kind is an outcome with an error."""
+
+    def attempts(self, attempts: Sequence[Attempt]) -> Iterator[Outcome]:
+        """Carry out several attempts, and yield their outcomes in order.
+
+        Where a place can build several at once it does; whatever it builds, checks and measurements are alone.
+        """
+        for attempt in attempts:
+            yield self.attempt(attempt)
 
     @abstractmethod
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 It starts the worker, writes its output to the log of the attempt in hand, watches memory, and kills the whole tree of
 processes when it is told to, when memory runs short, or when the process that asked for it is gone, however that ended:
-its end of a pipe closes then. It is the subreaper of everything below it (Linux), so that processes that forked twice or
-have a session of their own are found.
+its end of a pipe closes then. It is the subreaper of everything below it (Linux), so that processes that forked twice
+or have a session of their own are found.
 
 Imports the standard library and psutil alone: it must be there before the worker is, and take next to no memory. So it
 is started in a way that runs no ``__init__`` of aitune; see ``START``.
@@ -27,8 +27,9 @@ from typing import Any
 
 import psutil
 
+from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.build_log import BuildLog
-from aitune.torch.worker.process_tree import descendants, end_tree, exact_bytes, private_bytes
+from aitune.torch.worker.process_tree import MARK, descendants, end_marked, end_tree, exact_bytes, living, private_bytes
 
 __all__ = ["START", "main"]
 
@@ -46,6 +47,7 @@ main(settings)
 """
 """Source of the command that starts a guard: packages are stand-ins, so that only the guard's own files are run."""
 
+_IS_LINUX = sys.platform.startswith("linux")
 _TICK = 0.05
 _CHUNK = 1 << 16
 _LAST = 1 << 14
@@ -77,6 +79,7 @@ class Guard:
         self._margin = settings["margin"]
         os.set_blocking(self._orders, False)
         self._rest = b""
+        self._state: int | None = None
         self._log: BuildLog | None = None
         self._console = False
         self._limit: int | None = None
@@ -101,7 +104,8 @@ class Guard:
                 self._finish()
                 return
             self._pump(rounds=16)
-            state = self._exit_state()
+            self._collect()
+            state = self._state
             if state is not None:
                 self._finish()
                 self._report(what="exit", signal=-state if state < 0 else None, code=state, last=self._tail())
@@ -136,7 +140,8 @@ class Guard:
             self._last_size = 0
         else:
             self._limit, self._console = None, False
-        self._report(what=order["do"])
+        self._collect()
+        self._report(what=order["do"], left=living(self._tree()) - 1)
         return True
 
     def _tree(self) -> list[int]:
@@ -171,17 +176,15 @@ class Guard:
     def _tail(self) -> str:
         return b"".join(self._last)[-_LAST:].decode(errors="replace")
 
-    def _exit_state(self) -> int | None:
-        """Collect what has ended; return the worker's state (negative: a signal) once it has."""
-        state = None
+    def _collect(self) -> None:
+        """Collect what has ended, and note the worker's state (negative: a signal) once it has."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
                 if pid == self._worker.pid:
-                    state = self._worker.returncode = os.waitstatus_to_exitcode(status)
-        return state
+                    self._state = self._worker.returncode = os.waitstatus_to_exitcode(status)
 
     def _short_of_memory(self) -> str | None:
         """Return why the worker must end, None while there is memory."""
@@ -192,14 +195,16 @@ class Guard:
             if used > self._limit:
                 return f"it took {_size(used)}, the limit is {_size(self._limit)}"
         if used > self._at_start + self._margin // 2:
-            free = psutil.virtual_memory().available
-            if free < self._margin:
-                return f"it took {_size(used)}, and the machine has {_size(free)} left"
+            free, group = psutil.virtual_memory().available, left_in_control_group()
+            if min(free, free if group is None else group) < self._margin:
+                return f"it took {_size(used)}, and less than {_size(self._margin)} is left of the machine's memory"
         return None
 
     def _finish(self) -> None:
         """End everything below."""
         end_tree(os.getpid(), _END_SECONDS)
+        if not _IS_LINUX:  # nobody adopts there what has lost its parent
+            end_marked(os.environ.get(MARK, ""), _END_SECONDS, spare=os.getpid())
         self._worker.returncode = self._worker.returncode or 0  # collected; subprocess would warn
         self._pump()
         self._close_log()
@@ -240,7 +245,7 @@ def _start(command: list[str], channel: int, sink: int) -> subprocess.Popen[byte
 
 
 def _load_prctl() -> Callable[[int, int], None]:
-    if not sys.platform.startswith("linux"):
+    if not _IS_LINUX:
         return lambda *_: None
     library = ctypes.CDLL(None, use_errno=True)
     return lambda option, value: library.prctl(option, ctypes.c_ulong(int(value)), 0, 0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from aitune.torch.worker.attempt import Outcome
 
-__all__ = ["Answer", "Bring", "Failure", "MakeReference", "Ready", "Release", "Stage", "Try"]
+__all__ = ["Answer", "Bring", "Failure", "Go", "MakeReference", "Ready", "Release", "Stage", "Try", "Turn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,21 @@ class Try:
 
     Attributes:
         attempt: The attempt, as cloudpickle wrote it: a backend that cannot be read is its own failure.
+        in_turn: Whether to ask for a turn (:class:`Turn`) when the engine is built, before it is checked and measured.
     """
 
     attempt: bytes
+    in_turn: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The engine is built: the worker waits until it is told to :class:`Go` on."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """Nothing else is at work: check and measure."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,9 @@ class Answer:
     Attributes:
         outcome: That of an attempt, without its error.
         failure: Why the request could not be met, or the error of the outcome.
+        worn: Whether memory was lost that only the end of the process gives back.
     """
 
     outcome: Outcome | None = None
     failure: Failure | None = None
+    worn: bool = False

@@ -7,6 +7,8 @@ import pickle
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from aitune.torch.worker.assignment import Assignment
 from aitune.torch.worker.attempt import Attempt, Outcome
 from aitune.torch.worker.executor import Executor, Workplace
 from aitune.torch.worker.folders import BuildFolders
+from aitune.torch.worker.gate import Gate
 from aitune.torch.worker.messages import Answer, Bring, Failure, MakeReference, Release, Try
 from aitune.torch.worker.module_files import files_by_name
 from aitune.torch.worker.worker_process import LostError, WorkerProcess, hindrance
@@ -50,11 +53,13 @@ class ProcessExecutor(Executor):
 
     Args:
         folders: Where assignments travel through.
+        parallel: How many workers may build at once, of those that are tried by :meth:`Workplace.attempts`.
     """
 
-    def __init__(self, folders: BuildFolders) -> None:
+    def __init__(self, folders: BuildFolders, parallel: int = 1) -> None:
         self._folders = folders
         self._worker: WorkerProcess | None = None
+        self._others = [ProcessExecutor(folders) for _ in range(parallel - 1)]
 
     @staticmethod
     def hindrance() -> str | None:
@@ -71,7 +76,7 @@ class ProcessExecutor(Executor):
     def workplace(self, assignment: Assignment) -> Workplace:
         """Bring a graph to the worker; see :meth:`Executor.workplace`."""
         name = assignment.job.name, assignment.job.graph.name
-        place = ProcessWorkplace(self, assignment, self._folders.new(*name, "assignment")[0])
+        place = ProcessWorkplace(self, assignment, self._folders.new(*name, "assignment")[0], self._others)
         try:
             place.bring()
         except BaseException:
@@ -81,19 +86,27 @@ class ProcessExecutor(Executor):
 
     def close(self) -> None:
         """End every process that was started; calling it twice is allowed."""
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+        self.drop()
+        for other in self._others:
+            other.close()
+
+    @property
+    def started(self) -> WorkerProcess | None:
+        """The worker, None if there is none."""
+        return self._worker if self._worker is not None and self._worker.alive else None
 
     def worker(self) -> WorkerProcess:
         """Return the worker, started now if there is none."""
-        if self._worker is None:
-            self._worker = WorkerProcess()
-        return self._worker
+        worker = self.started
+        if worker is None:
+            worker = self._worker = WorkerProcess()
+        return worker
 
     def drop(self) -> None:
-        """Note that the worker was lost or is not to be used again."""
-        self.close()
+        """End the worker, if there is one; the next request starts another."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
 
 
 class ProcessWorkplace(Workplace):
@@ -103,15 +116,17 @@ class ProcessWorkplace(Workplace):
         executor: Has the worker.
         assignment: The graph.
         folder: A folder of the assignment's own, through which it travels.
+        others: Executors of workers that build at the same time.
     """
 
-    def __init__(self, executor: ProcessExecutor, assignment: Assignment, folder: Path) -> None:
+    def __init__(
+        self, executor: ProcessExecutor, assignment: Assignment, folder: Path, others: Sequence[ProcessExecutor] = ()
+    ) -> None:
         self._executor = executor
+        self._others = tuple(others)
         self._assignment = assignment
         self._folder = folder
         self._files: dict[str, str] = {}
-        self._packed = False
-        self._at: WorkerProcess | None = None
         self._reference: Reference | None = None
 
     def bring(self) -> None:
@@ -142,6 +157,14 @@ class ProcessWorkplace(Workplace):
             return self._reference
         if not self._assignment.correctness:
             return _eager_because("values are not checked")
+        try:
+            self._reference = self._make_reference(seconds)
+        except BaseException:  # Ctrl-C: it is not known any more what the worker does
+            self._executor.drop()
+            raise
+        return self._reference
+
+    def _make_reference(self, seconds: float | None) -> Reference:
         until = None if seconds is None else time.monotonic() + seconds
         reason = ""
         try:
@@ -156,13 +179,75 @@ class ProcessWorkplace(Workplace):
             reason = error.message
         largest = psutil.virtual_memory().available // 4
         found = None if reason else cargo.kept_reference(self._folder, largest)
-        self._reference = found if found is not None else _eager_because(reason or "it could not be kept")
-        if found is None:
-            self._keep_for_others(self._reference)
-        return self._reference
+        if found is not None:
+            return found
+        instead = _eager_because(reason or "it could not be kept")
+        self._keep_for_others(instead)
+        return instead
 
     def attempt(self, attempt: Attempt) -> Outcome:
         """Build, check and measure a candidate in the worker; see :meth:`Workplace.attempt`."""
+        try:
+            return self._attempt_twice(attempt)
+        except BaseException:  # Ctrl-C: it is not known any more what the worker does
+            self._executor.drop()
+            raise
+
+    def attempts(self, attempts: Sequence[Attempt]) -> Iterator[Outcome]:
+        """Carry out several attempts, whose builds overlap; see :meth:`Workplace.attempts`."""
+        seats = [self, *(self._seat(other) for other in self._others)]
+        for first in range(0, len(attempts), len(seats)):
+            batch = attempts[first : first + len(seats)]
+            if len(batch) == 1:
+                yield self.attempt(batch[0])
+                continue
+            self.reference(batch[0].limits.seconds)  # once, instead of in every worker
+            yield from self._side_by_side(list(zip(seats, batch, strict=False)))
+
+    def _seat(self, executor: ProcessExecutor) -> ProcessWorkplace:
+        """Return a place at another worker, for the same graph."""
+        seat = ProcessWorkplace(executor, self._assignment, self._folder)
+        seat._files, seat._reference = self._files, self._reference
+        return seat
+
+    def _side_by_side(self, seated: list[tuple[ProcessWorkplace, Attempt]]) -> list[Outcome]:
+        """Carry out one attempt at each place; those that ran out of memory are tried once more, alone."""
+        gate = Gate(len(seated))
+        try:
+            with ThreadPoolExecutor(len(seated), "aitune-builds") as threads:
+                running = [threads.submit(seat._attempt_at, gate, attempt) for seat, attempt in seated]
+                try:
+                    outcomes = [future.result() for future in running]
+                except BaseException:  # Ctrl-C: the threads are not waited for longer than their workers take to end
+                    gate.close()
+                    for seat, _ in seated:
+                        if (worker := seat._executor.started) is not None:
+                            worker.interrupt()
+                    raise
+        except BaseException:
+            for seat, _ in seated:
+                seat._executor.drop()
+            raise
+        return [
+            self.attempt(attempt) if isinstance(outcome.error, MemoryError) else outcome
+            for outcome, (_, attempt) in zip(outcomes, seated, strict=True)
+        ]
+
+    def _attempt_at(self, gate: Gate, attempt: Attempt) -> Outcome:
+        started, passed = time.monotonic(), False
+
+        def turn() -> None:
+            nonlocal passed
+            gate.pass_through()
+            passed = True
+
+        try:
+            outcome = self._attempt(attempt, attempt.limits.seconds, turn)
+        finally:
+            gate.leave(passed=passed)
+        return replace(outcome, seconds=time.monotonic() - started)
+
+    def _attempt_twice(self, attempt: Attempt) -> Outcome:
         started = time.monotonic()
         outcome = self._attempt(attempt, attempt.limits.seconds)
         if isinstance(outcome.error, MemoryError):
@@ -171,31 +256,42 @@ class ProcessWorkplace(Workplace):
 
     def close(self) -> None:
         """Let go of the graph, and remove what it travelled in."""
-        worker, self._at = self._at, None
-        if worker is not None and worker.alive:
-            try:
-                worker.ask(Release(), _RELEASE_SECONDS)
-            except LostError:
-                self._executor.drop()
+        for executor in (self._executor, *self._others):
+            worker = executor.started
+            if worker is not None and worker.holder == self._folder:
+                worker.holder = None
+                try:
+                    worker.ask(Release(), _RELEASE_SECONDS)
+                except LostError:
+                    executor.drop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _worker(self) -> WorkerProcess:
-        """Return a worker that has the assignment.
+        """Return a worker that has the assignment; one that ended while nobody asked it for anything is replaced.
 
         Raises:
             LostError: If there is none to be had.
             NotCarriedError: If it cannot read the assignment.
         """
-        worker = self._executor.worker()
-        if worker is not self._at or not worker.alive:
-            self._at = None
-            answer = worker.ask(Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture()), _CARRY_SECONDS)
+        try:
+            worker = self._executor.worker()
+            worker.look()
+            return self._with_assignment(worker)
+        except LostError as error:
+            _log.debug("another worker is started: %s", error.reason)
+            return self._with_assignment(self._executor.worker())
+
+    def _with_assignment(self, worker: WorkerProcess) -> WorkerProcess:
+        if worker.holder != self._folder:
+            worker.holder = None
+            bring = Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture())
+            answer = worker.ask(bring, _CARRY_SECONDS)
             if answer.failure is not None:
                 raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
-            self._at = worker
+            worker.holder = self._folder
         return worker
 
-    def _attempt(self, attempt: Attempt, seconds: float | None) -> Outcome:
+    def _attempt(self, attempt: Attempt, seconds: float | None, turn: Callable[[], None] | None = None) -> Outcome:
         name = attempt.backend.describe()
         try:
             worker = self._worker()
@@ -207,17 +303,16 @@ class ProcessWorkplace(Workplace):
                 data: bytes = cloudpickle.dumps(attempt)
         except Exception as error:  # noqa: BLE001 - a backend may hold anything
             return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
-        worker.used = True
         try:
             worker.begin(attempt.log, attempt.limits.memory_bytes)
-            answer = worker.ask(Try(data), seconds)
-            worker.finish()
+            answer = worker.ask(Try(data, in_turn=turn is not None), seconds, turn)
+            left = worker.finish()
         except LostError as error:
             self._replace()
             shutil.rmtree(attempt.folder, ignore_errors=True)
             return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
         outcome = _outcome(answer, name)
-        if isinstance(outcome.error, MemoryError):
+        if isinstance(outcome.error, MemoryError) or left or answer.worn:
             self._replace()
         return outcome
 
@@ -232,7 +327,6 @@ class ProcessWorkplace(Workplace):
 
     def _replace(self) -> None:
         """Have the next request met by a fresh worker, which gets ready from now on."""
-        self._at = None
         self._executor.drop()
         self._executor.open()
 

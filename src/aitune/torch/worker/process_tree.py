@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["MARK", "descendants", "end_marked", "end_tree", "exact_bytes", "private_bytes", "signal_name"]
+__all__ = ["MARK", "descendants", "end_marked", "end_tree", "exact_bytes", "living", "private_bytes", "signal_name"]
 
 MARK = "AITUNE_WORKER_MARK"
 """Environment variable that tells the processes of one worker from all others, wherever they hide."""
@@ -29,6 +29,15 @@ def descendants(root: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def living(pids: Iterable[int]) -> int:
+    """Return how many of some processes have not ended; those that wait to be collected have."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            count += psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return count
 
 
 def private_bytes(pids: Iterable[int]) -> int:
@@ -74,14 +83,20 @@ def end_tree(root: int, seconds: float) -> bool:
         time.sleep(0.005)
 
 
-def end_marked(mark: str, seconds: float) -> bool:
+def end_marked(mark: str, seconds: float, spare: int | None = None) -> bool:
     """Kill every process of this user that carries a mark in its environment; see :func:`end_tree`.
 
-    For the case that the guard was killed: a process whose parents are gone is found by its mark alone.
+    For the case that the guard was killed, and where there are no subreapers: a process whose parents are gone is found
+    by its mark alone.
+
+    Args:
+        mark: The value of ``MARK`` in its environment.
+        seconds: When to give up.
+        spare: Process id of the one to leave alone.
     """
     until = time.monotonic() + seconds
     while True:
-        living = [process for process in psutil.process_iter() if _carries(process, mark)]
+        living = [process for process in psutil.process_iter() if process.pid != spare and _carries(process, mark)]
         for process in living:
             with contextlib.suppress(psutil.Error):
                 process.kill()

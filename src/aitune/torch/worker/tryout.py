@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import shutil
 import signal
 import time
@@ -23,11 +24,13 @@ from aitune.torch.worker.assignment import Assignment
 from aitune.torch.worker.attempt import Attempt, Outcome
 from aitune.torch.worker.in_process import build_here
 from aitune.torch.worker.printing import show
+from aitune.torch.worker.process_tree import private_bytes
 from aitune.torch.worker.quiet import process_state_kept
 
 __all__ = ["Tryout"]
 
 _SCRATCH = "build"
+_WORN_BYTES = 1 << 30
 
 
 class Tryout:
@@ -44,6 +47,15 @@ class Tryout:
         self._folder = folder
         self._stage = stage
         self._subject: Subject | None = None
+        self._at_start = _memory(assignment.job.device)
+
+    @property
+    def worn(self) -> bool:
+        """Whether attempts have left much memory of host or device taken."""
+        return any(
+            now > before + _WORN_BYTES
+            for now, before in zip(_memory(self._assignment.job.device), self._at_start, strict=True)
+        )
 
     def make_reference(self, seconds: float | None) -> None:
         """Run the module and its copy in higher precision, once; what it gives is kept in the folder.
@@ -69,17 +81,23 @@ class Tryout:
             show(error)
             text = f"{type(error).__name__}: {error}"
             raise NotCarriedError(f"{job.name} does not run in a worker process: {text}") from error
+        self._at_start = _memory(job.device)  # what is kept to compare with is no loss
         if known is None:
             # Not being able to keep it costs the next worker time, no more.
             with contextlib.suppress(OSError, RuntimeError):
                 cargo.keep_reference(self._subject.reference, self._folder)
 
-    def attempt(self, attempt: Attempt) -> Outcome:
-        """Carry an attempt out; a failure of any kind is an outcome with an error."""
+    def attempt(self, attempt: Attempt, built: Callable[[], None] = lambda: None) -> Outcome:
+        """Carry an attempt out; a failure of any kind is an outcome with an error.
+
+        Args:
+            attempt: The attempt.
+            built: Called between the build and what must not be disturbed by other work.
+        """
         started = time.perf_counter()
         try:
             with _signals_kept(), process_state_kept(None), self._device_limit(attempt):
-                outcome = self._attempt(attempt)
+                outcome = self._attempt(attempt, built)
         except Exception as error:  # noqa: BLE001 - foreign builders and engines raise anything
             show(error)
             outcome = Outcome(error=error)
@@ -92,7 +110,7 @@ class Tryout:
             self._tidy()
         return replace(outcome, seconds=time.perf_counter() - started)
 
-    def _attempt(self, attempt: Attempt) -> Outcome:
+    def _attempt(self, attempt: Attempt, when_built: Callable[[], None]) -> Outcome:
         backend = attempt.backend
         self.make_reference(None)
         job = replace(self._assignment.job, folder=attempt.folder / _SCRATCH, log=attempt.log)
@@ -106,6 +124,7 @@ class Tryout:
             return outcome
         try:
             outcome = replace(outcome, precision=engine.precision)
+            when_built()
             return self._prove(attempt, engine, outcome)
         finally:
             engine.close()
@@ -179,6 +198,15 @@ class Tryout:
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
+
+
+def _memory(device: torch.device) -> tuple[int, int]:
+    """Return what this process has resident beyond what is mapped from files, and what is taken of the device."""
+    host = private_bytes([os.getpid()])
+    if device.type != "cuda":
+        return host, 0
+    free, total = torch.cuda.mem_get_info(device)
+    return host, total - free
 
 
 def _rejected(outcome: Outcome, backend: Backend[Any], judgement: Judgement) -> Outcome:

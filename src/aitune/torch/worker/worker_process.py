@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from typing import Any
 import psutil
 
 from aitune.torch.config import console_output
+from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.channel import Channel, ClosedError
 from aitune.torch.worker.guard import START
-from aitune.torch.worker.messages import Answer, Ready, Stage
+from aitune.torch.worker.messages import Answer, Go, Ready, Stage, Turn
 from aitune.torch.worker.process_tree import MARK, end_marked, signal_name
 
 __all__ = ["LostError", "WorkerProcess", "hindrance"]
@@ -67,16 +69,16 @@ class WorkerProcess:
     Starting one does not wait: the interpreter gets ready meanwhile.
 
     Attributes:
-        used: Whether it was asked to carry out an attempt.
         stage: What it is doing.
+        holder: Folder of the assignment that it has; None before it has one.
 
     Raises:
         LostError: If it cannot be started at all.
     """
 
     def __init__(self) -> None:
-        self.used = False
         self.stage = "starting"
+        self.holder: Path | None = None
         self._ready = False
         self._over = False
         self._reports = b""
@@ -93,11 +95,15 @@ class WorkerProcess:
             try:
                 self._guard = _start_guard(self._mark, there.fileno(), orders_read, reports_write)
             except OSError as error:
-                self._close_files()
+                self._channel.close()
+                _close_quietly(self._orders, self._reported)
                 raise LostError("start", f"a worker process cannot be started: {error}") from error
         _forget_in_forks()
         _OPEN.add(self)
-        self._finalizer = weakref.finalize(self, _close_quietly, self._orders, self._reported)
+        # Also when this process ends, or nobody holds this object any more.
+        self._finalizer = weakref.finalize(
+            self, _end, self._guard, self._channel, (self._orders, self._reported), self._mark, self._owner
+        )
 
     @property
     def alive(self) -> bool:
@@ -122,12 +128,13 @@ class WorkerProcess:
                 raise LostError("start", f"a worker process does not start: {error.reason}", error.signal) from error
             self._ready = isinstance(message, Ready)
 
-    def ask(self, message: Any, seconds: float | None = None) -> Answer:
+    def ask(self, message: Any, seconds: float | None = None, turn: Callable[[], None] | None = None) -> Answer:
         """Send a request and wait for its answer; with anything but an answer, everything is ended.
 
         Args:
             message: The request.
             seconds: Time for it.
+            turn: Returns when the worker may take its turn; the time until then does not count.
 
         Raises:
             LostError: If the worker ends or is ended, and why.
@@ -146,8 +153,24 @@ class WorkerProcess:
             answer = self._receive(until)
             if isinstance(answer, Stage):
                 self.stage = answer.name
+            elif isinstance(answer, Turn):
+                until = self._give_turn(until, turn)
             elif isinstance(answer, Answer):
                 return answer
+
+    def _give_turn(self, until: float | None, turn: Callable[[], None] | None) -> float | None:
+        """Let the worker go on when it may; returns by when it has to be done then."""
+        started = time.monotonic()
+        try:
+            if turn is not None:
+                turn()
+            self._channel.send(Go())
+        except ClosedError:
+            raise self._lost(time.monotonic() + _END_SECONDS) from None
+        except BaseException:
+            self.end()
+            raise
+        return None if until is None else until + time.monotonic() - started
 
     def begin(self, log: Path | None, memory_bytes: int | None) -> None:
         """Say where output goes from now on, and which limit holds.
@@ -158,41 +181,47 @@ class WorkerProcess:
         self.wait_ready()
         self._order(do="begin", log=None if log is None else str(log), limit=memory_bytes, console=console_output())
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         """Say that an attempt is over: its log is complete when this returns.
+
+        Returns:
+            How many processes the attempt has left behind.
 
         Raises:
             LostError: If the guard is gone.
         """
-        self._order(do="finish")
+        left: int = self._order(do="finish")["left"]
+        return left
+
+    def look(self) -> None:
+        """Notice, before a request, that the worker was lost since the last one.
+
+        Raises:
+            LostError: If it was.
+        """
+        if self._ready and wait([self._channel.fileno(), self._reported], 0):
+            raise self._lost(time.monotonic() + _END_SECONDS)
+
+    def interrupt(self) -> None:
+        """Have everything ended, from another thread than the one that waits for an answer, which will notice."""
+        if not self._over:
+            with contextlib.suppress(OSError):
+                os.write(self._orders, json.dumps({"do": "end"}).encode() + b"\n")
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
-        if self._over or os.getpid() != self._owner:
-            return
         self._over = True
         _OPEN.discard(self)
-        self._finalizer.detach()
-        self._close_files()  # the guard takes the end of its orders as one
-        try:
-            self._guard.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait(_END_SECONDS)
-        if self._guard.returncode != 0:  # killed by someone: what it looked after has to be found
-            end_marked(self._mark, _END_SECONDS)
+        self._finalizer()
 
     def forget(self) -> None:
         """In a process that was forked from the owner: hold nothing open, so that the owner's end is noticed."""
         self._over = True
         self._finalizer.detach()
-        self._close_files()
-
-    def _close_files(self) -> None:
         self._channel.close()
         _close_quietly(self._orders, self._reported)
 
-    def _order(self, **order: Any) -> None:
+    def _order(self, **order: Any) -> dict[str, Any]:
         try:
             os.write(self._orders, json.dumps(order).encode() + b"\n")
         except OSError:
@@ -203,7 +232,7 @@ class WorkerProcess:
             if report is None:
                 raise self._gone("its guard does not answer")
             if report["what"] == order["do"]:
-                return
+                return report
             raise self._ended_by(report)
 
     def _receive(self, until: float | None) -> Any:
@@ -276,7 +305,11 @@ def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subproce
     path = [entry for entry in map(_absolute, sys.path) if entry is not None]
     settings = {
         "path": path,
-        "packages": {"aitune.torch": str(here.parent), "aitune.torch.worker": str(here)},
+        "packages": {
+            "aitune.torch": str(here.parent),
+            "aitune.torch.measure": str(here.parent / "measure"),
+            "aitune.torch.worker": str(here),
+        },
         "command": [*_interpreter(), "-c", _CHILD.format(path=path, channel=channel)],
         "channel": channel,
         "orders": orders,
@@ -316,7 +349,9 @@ def _environment() -> dict[str, str]:
 
 def _margin() -> int:
     """Return how many bytes of the machine's memory a worker may not take: a twentieth, 0.3 to 4 GB."""
-    return int(min(4e9, max(3e8, psutil.virtual_memory().total / 20)))
+    free = left_in_control_group()
+    total = psutil.virtual_memory().total
+    return int(min(4e9, max(3e8, (total if free is None else min(free, total)) / 20)))
 
 
 def _is_open(number: int) -> bool:
@@ -333,6 +368,20 @@ def _left(until: float | None) -> float | None:
 
 def _state_text(state: int) -> str:
     return f"was ended by {signal_name(-state)}" if state < 0 else f"exited with status {state}"
+
+
+def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[int, int], mark: str, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    channel.close()
+    _close_quietly(*descriptors)  # the guard takes the end of its orders as one
+    try:
+        guard.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()
+    if guard.returncode != 0:  # killed by someone: what it looked after has to be found
+        end_marked(mark, _END_SECONDS)
 
 
 def _close_quietly(*numbers: int) -> None:

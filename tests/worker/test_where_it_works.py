@@ -1,0 +1,110 @@
+"""Workers are there for scripts without a main guard, ``python -c`` and standard input, and end with whoever asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
+
+PROGRAM = textwrap.dedent(
+    """
+    import os, pathlib, signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    import torch
+    from aitune.testing import Case, FunctionBackend, FunctionBackendConfig
+    from aitune.torch.worker import Assignment, Attempt, BuildFolders, ProcessExecutor
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 4)
+            self.register_forward_hook(lambda module, inputs, output: output * 2)
+        def forward(self, x):
+            return self.layer(x)
+
+    def inputs(batch, generator):
+        return (torch.randn(batch, 8, generator=generator),), {}
+
+    def environment(job):
+        found = sorted(name for name in os.environ if name.startswith(("AUTOWRAPT", "AITUNE_JIT")))
+        assert not found, found
+        return job.forward
+
+    def hang(job):
+        def note():
+            with open("pids", "a") as sink:
+                sink.write(f"{os.getpid()}\\\\n")
+        note()
+        if os.fork() == 0:
+            os.setsid()
+            note()
+        while True:
+            time.sleep(0.1)
+
+    folders = BuildFolders(pathlib.Path("builds").absolute())
+    job = Case("net", Net, inputs).job(folders.new("job")[0])
+    with ProcessExecutor(folders) as executor:
+        assert executor.hindrance() is None
+        with executor.workplace(Assignment(job=job, workload=job.samples)) as place:
+            for build in (environment, hang):
+                folder, log = folders.new(build.__name__)
+                backend = FunctionBackend(build, FunctionBackendConfig(build.__name__))
+                print(place.attempt(Attempt(backend=backend, folder=folder, log=log)).error, flush=True)
+    """
+).replace("\\\\", "\\")
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Start the program in one of the ways in which programs are started; its second candidate hangs."""
+    started = []
+
+    def start(way):
+        (tmp_path / "program.py").write_text(PROGRAM)
+        command = {"file": ["program.py"], "-c": ["-c", PROGRAM], "stdin": ["-"]}[way]
+        with (tmp_path / "program.py").open() as source:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=tmp_path,
+                stdin=source if way == "stdin" else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "AUTOWRAPT_BOOTSTRAP": "aitune_nothing", "AITUNE_JIT_CACHE_DIR": str(tmp_path)},
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("way", ["file", pytest.param("stdin", marks=pytest.mark.slow)])
+def test_all_processes_end_when_the_one_that_asked_is_killed(program, pids, way):
+    process = program(way)
+    pids.read(2)
+    process.kill()
+
+    pids.end_within(2.0, 2)
+    printed, errors = process.communicate()
+    assert (printed, errors) == ("None\n", "")
+
+
+@pytest.mark.parametrize("way", ["-c", pytest.param("file", marks=pytest.mark.slow)])
+def test_ctrl_c_ends_everything_and_passes(program, pids, way):
+    process = program(way)
+    pids.read(2)
+    process.send_signal(signal.SIGINT)
+
+    printed, errors = process.communicate(timeout=30)
+    pids.end_within(2.0, 2)
+    assert printed == "None\n"
+    assert errors.strip().endswith("KeyboardInterrupt")
