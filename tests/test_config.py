@@ -24,6 +24,8 @@ GOOD = {
     "backend_memory_limit": [None, 1],
     "max_parallel_builds": [1, 2],
     "reuse_store": [True, False],
+    "store_size_limit": [None, 1],
+    "cache_min_free_bytes": [None, 1],
     "grad_policy": ["engine", "eager"],
 }
 BAD = {
@@ -40,6 +42,8 @@ BAD = {
     "backend_memory_limit": [0],
     "max_parallel_builds": [0],
     "reuse_store": [2],
+    "store_size_limit": [0, "much"],
+    "cache_min_free_bytes": [0, True],
     "grad_policy": ["auto", None],
 }
 

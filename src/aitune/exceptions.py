@@ -12,6 +12,11 @@
     │   ├── BackendTimeoutError (TimeoutError)   the candidate took longer than it may
     │   └── BackendMemoryError (MemoryError)  the candidate took more memory than it may
     ├── CorrectnessError (ArithmeticError)    a candidate computes something else than the module
+    ├── CheckpointError (RuntimeError)        a checkpoint cannot be written or used
+    │   ├── CheckpointDamagedError (ValueError)   it is not what was written, or no checkpoint at all
+    │   ├── CheckpointMismatchError           it belongs to another module, machine or version
+    │   └── CheckpointNativeError (PermissionError)   it holds native code, which is loaded only if allowed
+    ├── DocumentError (ValueError)            a file of JSON does not say what it should
     ├── NotCarriedError (RuntimeError)        a module cannot be brought to a worker process
     └── TuneFailedError (RuntimeError)        a module could not be tuned and the caller asked to be told
 
@@ -36,7 +41,12 @@ __all__ = [
     "BackendNotInstalledError",
     "BackendTimeoutError",
     "BackendUnsupportedError",
+    "CheckpointDamagedError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointNativeError",
     "CorrectnessError",
+    "DocumentError",
     "NotCarriedError",
     "TuneFailedError",
     "partial_result",
@@ -129,6 +139,59 @@ class BackendTimeoutError(BackendError, TimeoutError):
 
 class BackendMemoryError(BackendError, MemoryError):
     """The backend took more memory than it may, and was ended or refused."""
+
+
+class CheckpointError(AITuneError, RuntimeError):
+    """A checkpoint cannot be written or used.
+
+    Args:
+        path: The checkpoint.
+        reason: Why, and what to do about it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CheckpointDamagedError(CheckpointError, ValueError):
+    """A checkpoint is not what was written, or no checkpoint at all; nothing of it was used."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint belongs to another module, machine or version.
+
+    Args:
+        path: The checkpoint.
+        differences: What is different, one sentence each.
+        remedy: What to do about it.
+    """
+
+    def __init__(self, path: str, differences: tuple[str, ...], remedy: str) -> None:
+        super().__init__(path, f"{'; '.join(differences)}. {remedy}")
+        self.differences = differences
+        self.remedy = remedy
+
+
+class CheckpointNativeError(CheckpointError, PermissionError):
+    """A checkpoint holds native code, which runs with the rights of the process that loads it."""
+
+
+class DocumentError(AITuneError, ValueError):
+    """A file of JSON does not say what it should.
+
+    Args:
+        where: The file.
+        field: Path of the field; empty for the document as a whole.
+        problem: What is wrong with it.
+    """
+
+    def __init__(self, where: str, field: str, problem: str) -> None:
+        super().__init__(f"{where}: {field + ' ' if field else ''}{problem}")
+        self.where = where
+        self.field = field
+        self.problem = problem
 
 
 class NotCarriedError(AITuneError, RuntimeError):

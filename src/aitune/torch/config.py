@@ -194,6 +194,8 @@ class Config(Settings):
         backend_memory_limit: Bytes that one build may take, None for no limit.
         max_parallel_builds: Workers that may build at once.
         reuse_store: Whether engines and verdicts kept earlier are used.
+        store_size_limit: Bytes of engine files that the store keeps, None for no limit; what was used longest ago goes.
+        cache_min_free_bytes: Warn when less is left free where the store is, None never does.
         grad_policy: "engine" runs engines also while gradients are enabled, "eager" does not.
     """
 
@@ -210,6 +212,8 @@ class Config(Settings):
     backend_memory_limit: int | None
     max_parallel_builds: int
     reuse_store: bool
+    store_size_limit: int | None
+    cache_min_free_bytes: int | None
     grad_policy: Literal["engine", "eager"]
 
     FIELDS: ClassVar[Mapping[str, Field]] = MappingProxyType({
@@ -230,6 +234,12 @@ class Config(Settings):
         ),
         "max_parallel_builds": Field(1, "an integer of at least 1", integer(1), "AITUNE_MAX_PARALLEL_BUILDS"),
         "reuse_store": Field(True, "True or False", boolean, "AITUNE_REUSE_STORE"),
+        "store_size_limit": Field(
+            64 << 30, "bytes of at least 1, or None", optional(integer(1)), "AITUNE_STORE_SIZE_LIMIT"
+        ),
+        "cache_min_free_bytes": Field(
+            None, "bytes of at least 1, or None", optional(integer(1)), "AITUNE_CACHE_MIN_FREE_BYTES"
+        ),
         "grad_policy": Field("engine", "'engine' or 'eager'", choice("engine", "eager"), "AITUNE_GRAD_POLICY"),
     })  # fmt: skip
 
