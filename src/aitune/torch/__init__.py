@@ -11,7 +11,9 @@ from aitune.torch.report import TuneResult
 from aitune.torch.trial import Trial, Verdict
 from aitune.torch.tune_strategy import (
     FirstWinsStrategy,
+    LatencyBudgetStrategy,
     MaxThroughputStrategy,
+    MinLatencyStrategy,
     OneBackendStrategy,
     TuneStrategy,
 )
@@ -24,7 +26,9 @@ __all__ = [
     "DataLoaderFactory",
     "DynamicDim",
     "FirstWinsStrategy",
+    "LatencyBudgetStrategy",
     "MaxThroughputStrategy",
+    "MinLatencyStrategy",
     "Module",
     "ModuleState",
     "OneBackendStrategy",

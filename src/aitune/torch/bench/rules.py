@@ -22,6 +22,8 @@ class Rules:
         performance: Whether a candidate must beat the original.
         find_batch_size: Whether the batch size with the best throughput is searched for.
         smallest: Whether speed is measured at the smallest batch size, for latency, instead of the best or largest.
+        latency_budget: Seconds that 99 of 100 calls may take; then throughput counts at the best batch size within it,
+            for each candidate its own. None for no budget.
         time_limit: Seconds after which no further candidate is begun; None for no limit.
     """
 
@@ -32,4 +34,5 @@ class Rules:
     performance: bool = True
     find_batch_size: bool = True
     smallest: bool = False
+    latency_budget: float | None = None
     time_limit: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from aitune.exceptions import AITuneUserInputError
+from aitune.exceptions import AITuneUserInputError, LatencyBudgetError
 from aitune.torch.config import config, without_effect
 from aitune.torch.events import ModuleFinished, ModuleStarted, Note, TuneFinished, TuneStarted, publish
 from aitune.torch.measure import Stopwatch
@@ -108,7 +108,8 @@ class Run:
         if result.error is not None:
             if not self._request.ignore_failing_modules:
                 raise result.error
-            _log.error("%s is not tuned and runs as before: %s", handle.name, result.failure_text)
+            level = logging.WARNING if isinstance(result.error, LatencyBudgetError) else logging.ERROR
+            _log.log(level, "%s is not tuned and runs as before: %s", handle.name, result.failure_text)
         return result
 
     def _time_whole(self, calls: Calls, modules: dict[str, tuple[Handle, ModuleResult]]) -> EndToEnd | None:
