@@ -4,6 +4,7 @@ from aitune.torch.bench import Bench
 from aitune.torch.check.check import Check
 from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
+from aitune.torch.doctor import Diagnosis, doctor
 from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.module import Module, ModuleState, handle
@@ -24,6 +25,7 @@ __all__ = [
     "Bench",
     "Check",
     "DataLoaderFactory",
+    "Diagnosis",
     "DynamicDim",
     "FirstWinsStrategy",
     "LatencyBudgetStrategy",
@@ -39,6 +41,7 @@ __all__ = [
     "Verdict",
     "aitune_cache_dir",
     "config",
+    "doctor",
     "handle",
     "tune",
 ]
