@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,11 @@ def test_without_a_compiler_the_backends_that_compile_are_not_usable(monkeypatch
 
     assert states["TorchInductorJitBackend"].reason == "needs a C++ compiler: install g++ or clang++"
     assert any("no C++ compiler" in what for what in advice(tmp_path))
+
+
+def test_without_pythons_headers_torch_compile_cannot_build(monkeypatch, tmp_path):
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path / "none")})
+    assert any(text.startswith("Python's headers are not in") for text in advice(tmp_path))
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aitune.exceptions import AITuneUserInputError
@@ -42,7 +42,8 @@ def doctor(deep: bool = False) -> Diagnosis:
         raise AITuneUserInputError(f"deep must be True or False, not {deep!r}")
     gpus = surroundings.accelerators()
     devices = ("cpu", "cuda") if gpus else ("cpu",)
-    states = [_state(name, kind(), devices) for name, kind in available_backends().items()]
+    brought_by = importlib.metadata.packages_distributions()
+    states = [_state(name, kind(), devices, brought_by) for name, kind in available_backends().items()]
     if deep:
         states = [_tried(state) if state.usable else state for state in states]
     return Diagnosis(
@@ -55,8 +56,11 @@ def doctor(deep: bool = False) -> Diagnosis:
     )
 
 
-def _state(name: str, backend: Backend[Any], devices: Sequence[str]) -> BackendState:
-    libraries = FrozenMap({one.library: _version(one.library) for one in backend.requires if _version(one.library)})
+def _state(
+    name: str, backend: Backend[Any], devices: Sequence[str], brought_by: Mapping[str, list[str]]
+) -> BackendState:
+    there = [one.library for one in backend.requires if one.library in brought_by]
+    libraries = FrozenMap({library: importlib.metadata.version(brought_by[library][0]) for library in there})
     if not set(devices) & set(backend.devices):
         return BackendState(name, False, f"needs {' or '.join(backend.devices)}", libraries)
     missing = missing_requirement(backend)
@@ -81,9 +85,3 @@ def _tried(state: BackendState) -> BackendState:
     said = [line for line in done.stderr.splitlines() if line.strip()]
     reason = said[-1].strip()[:400] if said and done.returncode > 0 else f"its process ended with {done.returncode}"
     return BackendState(state.name, False, reason, state.libraries, True)
-
-
-def _version(library: str) -> str:
-    for distribution in importlib.metadata.packages_distributions().get(library, ()):
-        return importlib.metadata.version(distribution)
-    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,6 +52,12 @@ def _libraries() -> Iterator[Problem]:
         yield Problem(
             "there is no C++ compiler on the path, without which the Inductor backends and TorchAO cannot build",
             "install g++ or clang++",
+        )
+    headers = Path(sysconfig.get_paths()["include"])
+    if not (headers / "Python.h").exists():
+        yield Problem(
+            f"Python's headers are not in {headers}: torch.compile cannot build for the CPU",
+            "install them, such as python3-dev on Debian and Ubuntu",
         )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from aitune.torch.config import autowrapt_bootstrap
@@ -58,6 +57,8 @@ def compiler() -> str:
 
 def machine(gpus: Iterable[Accelerator]) -> dict[str, str]:
     """Describe processor, memory and devices."""
+    import psutil
+
     known = environment()
     memory = psutil.virtual_memory()
     facts = {
