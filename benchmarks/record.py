@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -16,6 +17,9 @@ from aitune.torch.measure import median_interval
 
 CONFIDENCE = 0.95
 RESULTS = Path(__file__).parent / "results"
+_LIBRARIES = (
+    "aitune", "torch", "numpy", "onnx", "onnxscript", "onnxruntime", "openvino", "torchao", "transformers", "diffusers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,15 +87,19 @@ class Record:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{self.name}.json"
         figures = [asdict(each) | {"verdict": each.verdict} for each in self.figures]
-        content = {"benchmark": self.name, **_surroundings(), "figures": figures, "facts": self.facts}
+        content = {"benchmark": self.name, **surroundings(), "figures": figures, "facts": self.facts}
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
         return path
 
 
-def _surroundings() -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in ("aitune", "torch", "numpy")}
+def surroundings() -> dict[str, Any]:
+    """Return when, with what and where, as JSON values; libraries that are not installed are left out."""
+    versions = {}
+    for name in _LIBRARIES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **versions},

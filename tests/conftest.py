@@ -19,19 +19,6 @@ import numpy as np
 import pytest
 import torch
 
-from aitune.testing import FakeClock, FunctionBackend, FunctionBackendConfig
-from aitune.torch.bench import Bench, Rules, Tools
-from aitune.torch.bench import Path as CallPath
-from aitune.torch.graph.dims import BatchDim
-from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.job import Job
-from aitune.torch.graph.sample import Sample
-from aitune.torch.graph.signature import CallSignature
-from aitune.torch.graph.spec import CallSpec, TensorSpec
-from aitune.torch.graph.tree import flatten
-from aitune.torch.measure import Stopwatch
-from aitune.torch.worker import BuildFolders
-
 SEED = 20
 
 # No deadline: the first call of an operator may load a library, and machines are shared.
@@ -149,66 +136,3 @@ def unchanged_torch_state() -> Callable[[], AbstractContextManager[None]]:
         assert torch.equal(torch.get_rng_state(), cpu), "torch's random generator moved"
 
     return watch
-
-
-# ------------------------------------------------------------------- a bench on a fake clock, for strategies
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def original(clock):
-    """A module that takes 1 ms a call, and 0.1 ms more for each row."""
-
-    class Doubled(torch.nn.Module):
-        def forward(self, x):
-            clock.work(1e-3 + 1e-4 * len(x))
-            return x * 2
-
-    return Doubled().eval()
-
-
-@pytest.fixture
-def candidate(clock):
-    """Make a backend whose engines take a fraction of the original's time: ``candidate("quick", 0.5)``."""
-
-    def make(label: str, fraction: float, answer: Callable[..., Any] = lambda x: x * 2, **config: Any) -> Any:
-        def build(job):
-            def run(x):
-                clock.work(fraction * (1e-3 + 1e-4 * len(x)))
-                return answer(x)
-
-            return run
-
-        return FunctionBackend(build, FunctionBackendConfig(label=label, **config))
-
-    return make
-
-
-@pytest.fixture
-def bench_of(original, clock, tmp_path):
-    """Make a bench for a strategy: ``with bench_of(strategy) as bench``."""
-
-    def make(strategy=None, *, rules=None, deadline=None, fallbacks=dict):
-        def spec(name):
-            tensor = TensorSpec(
-                (name,) if name else (), (BatchDim("batch0", 1, 4), 3), torch.float32, torch.device("cpu")
-            )
-            return CallSpec(flatten({name: None} if name else None)[1], (tensor,))
-
-        graph = GraphSpec("graph0", CallSignature.of(original.forward), spec("x"), spec(""))
-        samples = tuple(Sample((torch.randn(batch, 3),), {}, batch) for batch in (1, 4))
-        job = Job("model", original, graph, samples, torch.device("cpu"), tmp_path / "files", tmp_path / "log")
-        tools = Tools(
-            original=original._call_impl,
-            route=lambda graph, engine: CallPath(engine.run, fallbacks),
-            folders=BuildFolders(tmp_path),
-            stopwatch=Stopwatch(clock=clock),
-            deadline=deadline,
-        )
-        return Bench(job, rules or (strategy.rules if strategy is not None else Rules()), tools)
-
-    return make

@@ -17,6 +17,7 @@
     │   ├── CheckpointMismatchError           it belongs to another module, machine or version
     │   └── CheckpointNativeError (PermissionError)   it holds native code, which is loaded only if allowed
     ├── DocumentError (ValueError)            a file of JSON does not say what it should
+    ├── LatencyBudgetError (TimeoutError)     nothing answers within the latency that was asked for
     ├── NotCarriedError (RuntimeError)        a module cannot be brought to a worker process
     └── TuneFailedError (RuntimeError)        a module could not be tuned and the caller asked to be told
 
@@ -47,6 +48,7 @@ __all__ = [
     "CheckpointNativeError",
     "CorrectnessError",
     "DocumentError",
+    "LatencyBudgetError",
     "NotCarriedError",
     "TuneFailedError",
     "partial_result",
@@ -192,6 +194,28 @@ class DocumentError(AITuneError, ValueError):
         self.where = where
         self.field = field
         self.problem = problem
+
+
+class LatencyBudgetError(AITuneError, TimeoutError):
+    """Neither the module nor any candidate is within a latency budget at any batch size.
+
+    Args:
+        budget_ms: What was asked for, milliseconds.
+        nearest: What came nearest: a backend's description, or ``original``.
+        p99_ms: Its 99th percentile of latency, milliseconds.
+        batch_size: The batch size of that; None for a graph without a batch axis.
+    """
+
+    def __init__(self, budget_ms: float, nearest: str, p99_ms: float, batch_size: int | None) -> None:
+        size = "" if batch_size is None else f" at batch size {batch_size}"
+        super().__init__(
+            f"nothing is within the latency budget of {budget_ms:g} ms; nearest is {nearest} with a p99 of"
+            f" {p99_ms:.3g} ms{size}: raise the budget, or tune with smaller batches or other backends"
+        )
+        self.budget_ms = budget_ms
+        self.nearest = nearest
+        self.p99_ms = p99_ms
+        self.batch_size = batch_size
 
 
 class NotCarriedError(AITuneError, RuntimeError):

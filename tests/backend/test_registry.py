@@ -135,16 +135,47 @@ def test_what_is_not_built_yet_says_so(backend, linear_job, monkeypatch):
         backend.build(linear_job)
 
 
-def test_default_candidates_begin_with_what_suits_the_device():
+def test_who_tries_all_on_a_cpu_gets_the_quickest_to_build_first_and_torch_compile_frozen():
     cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
-    cuda = default_backends("MaxThroughputStrategy", torch.device("cuda"))
+
+    assert [backend.describe() for backend in cpu[:5]] == [
+        "TorchEagerBackend(channels_last=True)",
+        "ONNXRuntimeBackend()",
+        "OpenVINOBackend()",
+        "TorchInductorAotBackend()",
+        "TorchInductorJitBackend(freezing=True)",
+    ]
+    assert cpu == default_backends("MinLatencyStrategy", torch.device("cpu"))
+
+
+def test_who_takes_the_first_on_a_cpu_gets_the_documented_order():
     first = default_backends("FirstWinsStrategy", torch.device("cpu"))
 
-    assert [b.name for b in cpu[:2]] == ["ONNXRuntimeBackend", "OpenVINOBackend"]
-    assert {"TensorRTBackend", "TorchTensorRTAotBackend", "TorchInductorAotBackend"} <= {b.name for b in cpu}
-    assert "TorchInductorJitBackend" in [b.name for b in first]
+    assert [backend.describe() for backend in first[:4]] == [
+        "ONNXRuntimeBackend()",
+        "OpenVINOBackend()",
+        "TorchInductorAotBackend()",
+        "TorchInductorJitBackend()",
+    ]
+
+
+def test_default_candidates_of_other_devices_follow_with_their_reason():
+    cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
+    cuda = default_backends("MaxThroughputStrategy", torch.device("cuda"))
+
+    assert [b.name for b in cpu[5:]] == ["TensorRTBackend", "TorchTensorRTAotBackend", "TorchTensorRTJitBackend"]
     assert cuda[0].name == "TensorRTBackend"
-    assert not any(isinstance(b, TorchAOBackend) for b in (*cpu, *cuda, *first))
+    assert "OpenVINOBackend" in {b.name for b in cuda}
+
+
+@pytest.mark.parametrize("strategy", ["MaxThroughputStrategy", "FirstWinsStrategy"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_fewer_bits_are_tried_last_and_only_where_they_are_allowed(strategy, device):
+    exact = default_backends(strategy, torch.device(device))
+    coarse = default_backends(strategy, torch.device(device), lower_precision=True)
+
+    assert not any(isinstance(b, TorchAOBackend) for b in exact)
+    assert coarse == (*exact, TorchAOBackend(TorchAOBackendConfig("int8dq")))
 
 
 def test_importing_the_backends_imports_no_library():

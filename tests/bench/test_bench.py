@@ -6,21 +6,14 @@ import pytest
 import torch
 
 from aitune.exceptions import BackendNotInstalledError, BackendUnsupportedError, CorrectnessError
-from aitune.testing import FunctionBackend
+from aitune.testing import TimedModule, failing_backend, fake_bench, timed_backend
 from aitune.torch.bench import Rules
 from aitune.torch.trial import ORIGINAL, Verdict
 
 
-def failing(error):
-    def build(job):
-        raise error
-
-    return FunctionBackend(build)
-
-
-def test_a_faster_right_candidate_is_accepted_with_its_figures(bench_of, candidate):
-    with bench_of(rules=Rules(find_batch_size=False)) as bench:
-        trial = bench.try_(candidate("quick", 0.5))
+def test_a_faster_right_candidate_is_accepted_with_its_figures():
+    with fake_bench(rules=Rules(find_batch_size=False)) as bench:
+        trial = bench.try_(timed_backend("quick", 0.5))
     assert trial.verdict is Verdict.accepted
     assert trial.speedup == pytest.approx(2.0)
     assert trial.speedup_low == pytest.approx(2.0)
@@ -42,17 +35,17 @@ def test_a_faster_right_candidate_is_accepted_with_its_figures(bench_of, candida
         (BackendNotInstalledError("b", "lib", "extra"), Verdict.not_installed),
     ],
 )
-def test_a_build_that_raises_is_a_verdict(bench_of, error, verdict):
-    with bench_of() as bench:
-        trial = bench.try_(failing(error))
+def test_a_build_that_raises_is_a_verdict(error, verdict):
+    with fake_bench() as bench:
+        trial = bench.try_(failing_backend(error=error))
         assert trial.verdict is verdict
         assert bench.error(trial) is error
         assert trial.reason
 
 
-def test_a_candidate_that_computes_something_else_is_wrong(bench_of, candidate):
-    backend = candidate("wrong", 0.1, answer=lambda x: x * 2.01)
-    with bench_of() as bench:
+def test_a_candidate_that_computes_something_else_is_wrong():
+    backend = timed_backend("wrong", 0.1, answer=lambda x: x * 2.01)
+    with fake_bench() as bench:
         trial = bench.try_(backend)
         assert trial.verdict is Verdict.wrong
         assert trial.error == pytest.approx(0.005, rel=0.01)
@@ -60,44 +53,44 @@ def test_a_candidate_that_computes_something_else_is_wrong(bench_of, candidate):
     assert backend.open_engines == 0
 
 
-def test_a_candidate_that_is_wrong_once_in_twenty_calls_is_found(bench_of, candidate):
+def test_a_candidate_that_is_wrong_once_in_twenty_calls_is_found():
     calls = []
 
     def answer(x):
         calls.append(1)
         return x * (3 if len(calls) > 30 and len(calls) % 20 == 0 else 2)
 
-    with bench_of() as bench:
-        assert bench.try_(candidate("moody", 0.1, answer=answer)).verdict is Verdict.wrong
+    with fake_bench() as bench:
+        assert bench.try_(timed_backend("moody", 0.1, answer=answer)).verdict is Verdict.wrong
 
 
 @pytest.mark.parametrize(
     ("fraction", "verdict"), [(1.05, Verdict.slower), (1.0, Verdict.slower), (0.97, Verdict.accepted)]
 )
-def test_a_candidate_must_gain_a_percent(bench_of, candidate, fraction, verdict):
-    with bench_of() as bench:
-        assert bench.try_(candidate("c", fraction)).verdict is verdict
+def test_a_candidate_must_gain_a_percent(fraction, verdict):
+    with fake_bench() as bench:
+        assert bench.try_(timed_backend("c", fraction)).verdict is verdict
 
 
-def test_without_performance_validation_a_slower_candidate_is_accepted_and_measured(bench_of, candidate):
-    with bench_of(rules=Rules(performance=False)) as bench:
-        trial = bench.try_(candidate("slow", 2.0))
+def test_without_performance_validation_a_slower_candidate_is_accepted_and_measured():
+    with fake_bench(rules=Rules(performance=False)) as bench:
+        trial = bench.try_(timed_backend("slow", 2.0))
     assert trial.verdict is Verdict.accepted
     assert trial.speedup == pytest.approx(0.5)
 
 
-def test_a_candidate_whose_calls_the_original_answered_is_no_candidate(bench_of, candidate):
-    with bench_of(fallbacks=lambda: {"weights changed": 3}) as bench:
-        trial = bench.try_(candidate("c", 0.5))
+def test_a_candidate_whose_calls_the_original_answered_is_no_candidate():
+    with fake_bench(fallbacks=lambda: {"weights changed": 3}) as bench:
+        trial = bench.try_(timed_backend("c", 0.5))
         assert trial.verdict is Verdict.unsupported
         assert "weights changed (3 calls)" in trial.reason
-    with bench_of(fallbacks=lambda: {"engine failed": 1}) as bench:
-        assert bench.try_(candidate("c", 0.5)).verdict is Verdict.build_failed
+    with fake_bench(fallbacks=lambda: {"engine failed": 1}) as bench:
+        assert bench.try_(timed_backend("c", 0.5)).verdict is Verdict.build_failed
 
 
-def test_engines_that_are_not_taken_are_closed(bench_of, candidate):
-    backends = [candidate("a", 0.5), candidate("b", 0.6)]
-    with bench_of() as bench:
+def test_engines_that_are_not_taken_are_closed():
+    backends = [timed_backend("a", 0.5), timed_backend("b", 0.6)]
+    with fake_bench() as bench:
         trials = [bench.try_(backend) for backend in backends]
         assert [backend.open_engines for backend in backends] == [1, 1]
         bench.close_losers(keep=trials[0])
@@ -105,47 +98,54 @@ def test_engines_that_are_not_taken_are_closed(bench_of, candidate):
         engine = bench.take(trials[0])
     assert backends[0].open_engines == 1
     engine.close()
-    with bench_of() as bench:
+    with fake_bench() as bench:
         bench.try_(backends[0])
     assert backends[0].open_engines == 0
 
 
-def test_only_an_accepted_trial_can_be_taken(bench_of, candidate):
-    with bench_of() as bench:
+def test_only_an_accepted_trial_can_be_taken():
+    with fake_bench() as bench:
         assert bench.take(bench.original()) is None
         with pytest.raises(ValueError, match="slower"):
-            bench.take(bench.try_(candidate("slow", 2.0)))
+            bench.take(bench.try_(timed_backend("slow", 2.0)))
     assert bench.original().backend == ORIGINAL
 
 
-def test_the_batch_size_is_searched_while_throughput_grows_and_widens_the_range(bench_of, candidate):
-    with bench_of() as bench:
-        trial = bench.try_(candidate("quick", 0.5))
+def test_the_batch_size_is_searched_while_throughput_grows_and_widens_the_range():
+    with fake_bench() as bench:
+        trial = bench.try_(timed_backend("quick", 0.5))
         # 1 ms and 0.1 ms a row: throughput grows by 5 % up to 128 rows (13.8 ms) and by 3.8 % to 256
         assert trial.batch_size == 128
         assert bench.graph.batch_dim.max == 128
         assert "batch size 128" in bench.notes[0]
 
 
-def test_for_latency_the_smallest_batch_is_measured(bench_of, candidate):
-    with bench_of(rules=Rules(smallest=True)) as bench:
-        assert bench.try_(candidate("quick", 0.5)).batch_size == 1
+def test_for_latency_the_search_widens_the_range_and_the_smallest_batch_is_measured_all_the_same():
+    with fake_bench(rules=Rules(smallest=True)) as bench:
+        assert bench.try_(timed_backend("quick", 0.5)).batch_size == 1
+        assert bench.graph.batch_dim.max == 128
+        assert "served up to batch size 128" in bench.notes[0]
+    with fake_bench(rules=Rules(smallest=True, find_batch_size=False)) as bench:
+        assert bench.try_(timed_backend("quick", 0.5)).batch_size == 1
+        assert bench.graph.batch_dim.max == 4
 
 
-def test_after_the_deadline_nothing_is_begun(bench_of, candidate, clock):
-    backend = candidate("late", 0.5)
-    clock.sleep(10)
-    for bench in (bench_of(deadline=5.0), bench_of(rules=Rules(time_limit=1.0))):
-        with bench:
-            clock.sleep(2)
+def test_after_the_deadline_nothing_is_begun():
+    backend = timed_backend("late", 0.5)
+    module = TimedModule()
+    module.clock.sleep(10)
+    for options in ({"deadline": 5.0}, {"rules": Rules(time_limit=1.0)}):
+        with fake_bench(module=module, **options) as bench:
+            module.clock.sleep(2)
             assert bench.try_(backend).verdict is Verdict.skipped
     assert backend.builds == 0
 
 
-def test_a_trial_leaves_no_trace_in_module_and_process(bench_of, candidate, original, unchanged_torch_state):
-    original.register_buffer("seen", torch.zeros(1))
-    before = {name: value.clone() for name, value in original.state_dict().items()}
-    bench = bench_of()
+def test_a_trial_leaves_no_trace_in_module_and_process(unchanged_torch_state):
+    module = TimedModule()
+    module.register_buffer("seen", torch.zeros(1))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    bench = fake_bench(module=module)
     with unchanged_torch_state(), bench:
-        bench.try_(candidate("quick", 0.5))
-    assert all(torch.equal(value, before[name]) for name, value in original.state_dict().items())
+        bench.try_(timed_backend("quick", 0.5))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

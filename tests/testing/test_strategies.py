@@ -18,6 +18,16 @@ class TestFirstWins(StrategyContract):
         return ait.FirstWinsStrategy(backends)
 
 
+class TestLatencyBudget(StrategyContract):
+    def make_strategy(self, backends):
+        return ait.LatencyBudgetStrategy(1000.0, backends)
+
+
+class TestMinLatency(StrategyContract):
+    def make_strategy(self, backends):
+        return ait.MinLatencyStrategy(backends)
+
+
 class TestMaxThroughput(StrategyContract):
     def make_strategy(self, backends):
         return ait.MaxThroughputStrategy(backends)

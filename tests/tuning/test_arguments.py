@@ -382,7 +382,8 @@ def test_one_backend_takes_one(model, samples, double_agent):
 
 @argument("FirstWinsStrategy", "backends")
 @argument("MaxThroughputStrategy", "backends")
-@pytest.mark.parametrize("kind", [ait.FirstWinsStrategy, ait.MaxThroughputStrategy])
+@argument("MinLatencyStrategy", "backends")
+@pytest.mark.parametrize("kind", [ait.FirstWinsStrategy, ait.MaxThroughputStrategy, ait.MinLatencyStrategy])
 def test_backends_are_the_candidates(model, samples, unlucky, kind):
     graph = tuned_trials(model, samples, kind([unlucky]))
     assert [trial.verdict for trial in graph.trials] == [ait.Verdict.build_failed]
@@ -393,10 +394,23 @@ def test_backends_are_the_candidates(model, samples, unlucky, kind):
     assert len(kind().candidates(torch.device("cpu"))) > 1
 
 
+@argument("LatencyBudgetStrategy", "latency_budget_ms", "backends")
+def test_a_latency_budget_is_for_the_backends_named(model, samples, double_agent):
+    quick = ait.ProfilingConfig(max_seconds=0.1)
+    ample = ait.LatencyBudgetStrategy(1e6, [double_agent()], profiling_config=quick)
+    graph = tuned_trials(model, samples, ample.enable_performance_validation(False))
+    assert [trial.verdict for trial in graph.trials] == [ait.Verdict.accepted]
+    with pytest.raises(AITuneUserInputError, match="latency_budget_ms"):
+        ait.LatencyBudgetStrategy(0)
+    with pytest.raises(AITuneUserInputError, match="LatencyBudgetStrategy: "):
+        ait.LatencyBudgetStrategy(1.0, [])
+
+
 STRATEGIES = [
     pytest.param(lambda b, **o: ait.OneBackendStrategy(b, **o), id="one"),
     pytest.param(lambda b, **o: ait.FirstWinsStrategy([b], **o), id="first"),
     pytest.param(lambda b, **o: ait.MaxThroughputStrategy([b], **o), id="max"),
+    pytest.param(lambda b, **o: ait.MinLatencyStrategy([b], **o), id="latency"),
 ]
 
 
@@ -519,6 +533,8 @@ CALLABLES = {
     "OneBackendStrategy": ait.OneBackendStrategy,
     "FirstWinsStrategy": ait.FirstWinsStrategy,
     "MaxThroughputStrategy": ait.MaxThroughputStrategy,
+    "MinLatencyStrategy": ait.MinLatencyStrategy,
+    "LatencyBudgetStrategy": ait.LatencyBudgetStrategy,
     "DataLoaderFactory": ait.DataLoaderFactory,
     "DataLoaderFactory.create_dataloader": ait.DataLoaderFactory.create_dataloader,
     "BatchDim": ait.BatchDim,

@@ -4,6 +4,7 @@ from aitune.torch.bench import Bench
 from aitune.torch.check.check import Check
 from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
+from aitune.torch.doctor import Diagnosis, doctor
 from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.module import Module, ModuleState, handle
@@ -11,7 +12,9 @@ from aitune.torch.report import TuneResult
 from aitune.torch.trial import Trial, Verdict
 from aitune.torch.tune_strategy import (
     FirstWinsStrategy,
+    LatencyBudgetStrategy,
     MaxThroughputStrategy,
+    MinLatencyStrategy,
     OneBackendStrategy,
     TuneStrategy,
 )
@@ -22,9 +25,12 @@ __all__ = [
     "Bench",
     "Check",
     "DataLoaderFactory",
+    "Diagnosis",
     "DynamicDim",
     "FirstWinsStrategy",
+    "LatencyBudgetStrategy",
     "MaxThroughputStrategy",
+    "MinLatencyStrategy",
     "Module",
     "ModuleState",
     "OneBackendStrategy",
@@ -35,6 +41,7 @@ __all__ = [
     "Verdict",
     "aitune_cache_dir",
     "config",
+    "doctor",
     "handle",
     "tune",
 ]

@@ -22,6 +22,7 @@ __all__ = [
     "Field",
     "Settings",
     "aitune_cache_dir",
+    "autowrapt_bootstrap",
     "config",
     "console_output",
     "without_effect",
@@ -276,6 +277,11 @@ config = Config()
 def aitune_cache_dir() -> Path:
     """Return the root of everything that aitune writes, as set now."""
     return config.cache_dir
+
+
+def autowrapt_bootstrap() -> str:
+    """Return what ``AUTOWRAPT_BOOTSTRAP`` is now: the entry-point groups that autowrapt starts, comma-separated."""
+    return os.environ.get("AUTOWRAPT_BOOTSTRAP", "")
 
 
 def console_output() -> bool:

@@ -34,32 +34,47 @@ _BUILT_IN = {
     "TorchTensorRTJitBackend": f"{_PACKAGE}.torch_tensorrt_jit",
 }
 
-# Candidates of a strategy that was given none, in the order of trial. Those that suit the device come first;
-# the others follow, so that a report shows each with the reason why it was skipped. TorchAO is not among
-# them: fewer bits are a decision of the user.
-_CPU_ORDER = (
-    "ONNXRuntimeBackend",
-    "OpenVINOBackend",
-    "TorchInductorAotBackend",
-    "TorchInductorJitBackend",
-    "TensorRTBackend",
-    "TorchTensorRTAotBackend",
-    "TorchTensorRTJitBackend",
-)
-_CUDA_ORDER = (
-    "TensorRTBackend",
-    "TorchTensorRTAotBackend",
-    "TorchTensorRTJitBackend",
-    "TorchInductorJitBackend",
-    "TorchInductorAotBackend",
-    "ONNXRuntimeBackend",
-    "OpenVINOBackend",
-)
+Candidate = tuple[str, dict[str, Any]]  # a backend's name, and the options that differ from its defaults
 
-# Who tries every candidate leaves this one out on a CPU: it compiles for a minute and more, and on none of
-# the models measured so far was it the quickest there. Who takes the first that works reaches it only if the
-# others fail.
-_ONLY_IN_TURN_ON_CPU = "TorchInductorJitBackend"
+# Candidates of a strategy that was given none, in the order of trial; docs/strategies.md has the figures behind them.
+# Those that suit the device come first; the others follow, so that a report shows each with the reason why it was
+# skipped.
+_ELSEWHERE_ON_CPU: tuple[Candidate, ...] = (
+    ("TensorRTBackend", {}),
+    ("TorchTensorRTAotBackend", {}),
+    ("TorchTensorRTJitBackend", {}),
+)
+# Who tries every candidate gets them quickest to build first, so that a time limit that runs out has seen the most.
+# torch.compile comes frozen: that is what it is quickest with, and it serves modules that cannot be exported.
+_ALL_ON_CPU: tuple[Candidate, ...] = (
+    ("TorchEagerBackend", {"channels_last": True}),
+    ("ONNXRuntimeBackend", {}),
+    ("OpenVINOBackend", {}),
+    ("TorchInductorAotBackend", {}),
+    ("TorchInductorJitBackend", {"freezing": True}),
+    *_ELSEWHERE_ON_CPU,
+)
+# Who takes the first that works gets the documented order, and torch.compile as it comes: it follows changed weights
+# and leaves the process when it is closed.
+_IN_TURN_ON_CPU: tuple[Candidate, ...] = (
+    ("ONNXRuntimeBackend", {}),
+    ("OpenVINOBackend", {}),
+    ("TorchInductorAotBackend", {}),
+    ("TorchInductorJitBackend", {}),
+    *_ELSEWHERE_ON_CPU,
+)
+_ON_CUDA: tuple[Candidate, ...] = (
+    ("TensorRTBackend", {}),
+    ("TorchTensorRTAotBackend", {}),
+    ("TorchTensorRTJitBackend", {}),
+    ("TorchInductorJitBackend", {}),
+    ("TorchInductorAotBackend", {}),
+    ("ONNXRuntimeBackend", {}),
+    ("OpenVINOBackend", {}),
+)
+# Fewer bits are a decision of the user: tried only where a check of theirs says what they may cost.
+_FEWER_BITS: tuple[Candidate, ...] = (("TorchAOBackend", {"quantization": "int8dq"}),)
+
 _TAKES_THE_FIRST = "FirstWinsStrategy"
 
 
@@ -97,19 +112,27 @@ def backend_by_name(name: str) -> type[Backend[Any]]:
     return found[name]
 
 
-def default_backends(strategy: str, device: torch.device) -> tuple[Backend[Any], ...]:
+def default_backends(strategy: str, device: torch.device, *, lower_precision: bool = False) -> tuple[Backend[Any], ...]:
     """Return the candidates of a strategy that was given none, in the order of trial.
 
     Args:
-        strategy: Name of the strategy's class; ``FirstWinsStrategy`` gets more candidates than others.
+        strategy: Name of the strategy's class: ``FirstWinsStrategy`` gets a list of its own.
         device: Where the module is.
+        lower_precision: Whether int8 is tried as well; it is last in any case.
 
     Returns:
         Configured backends, also such as cannot be used here.
     """
-    order = _CUDA_ORDER if device.type == "cuda" else _CPU_ORDER
-    left_out = () if device.type == "cuda" or strategy == _TAKES_THE_FIRST else (_ONLY_IN_TURN_ON_CPU,)
-    return tuple(_built_in(name)() for name in order if name not in left_out)
+    on_cpu = _IN_TURN_ON_CPU if strategy == _TAKES_THE_FIRST else _ALL_ON_CPU
+    listed = _ON_CUDA if device.type == "cuda" else on_cpu
+    if lower_precision:
+        listed += _FEWER_BITS
+    return tuple(_configured(name, options) for name, options in listed)
+
+
+def _configured(name: str, options: dict[str, Any]) -> Backend[Any]:
+    backend = _built_in(name)
+    return backend(backend.config_class(**options)) if options else backend()
 
 
 def _built_in(name: str) -> type[Backend[Any]]:

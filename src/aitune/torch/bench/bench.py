@@ -17,6 +17,7 @@ from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
 from aitune.torch.bench.failure import failed_trial
 from aitune.torch.bench.gate import Admission, Gate
+from aitune.torch.bench.latency_budget import LatencyBudget
 from aitune.torch.bench.proof import Proof
 from aitune.torch.bench.resolve import Resolved, resolve
 from aitune.torch.bench.rules import Rules
@@ -170,7 +171,14 @@ class Bench:
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of several accepted trials, compared head to head where their figures are close."""
         entrants = [self._entrants[id(trial)] for trial in trials]
-        return winner(entrants, self._race).trial
+        return winner(entrants, self._race_entrants).trial
+
+    @cached_property
+    def latency_budget(self) -> LatencyBudget | None:
+        """The latency budget that candidates are held to, None without one."""
+        if self.rules.latency_budget is None:
+            return None
+        return LatencyBudget(self.job, self.rules, self._tools.original, self._tools.stopwatch)
 
     def take(self, trial: Trial) -> Engine | None:
         """Hand over the engine of a trial, to be closed by the caller from now on; None for the original.
@@ -197,6 +205,8 @@ class Bench:
 
     @cached_property
     def _workload(self) -> Workload:
+        if self.latency_budget is not None:
+            return self.latency_budget.workload
         return Workload.at(self.graph, self.job.samples, self._resolved.batch_size)
 
     @cached_property
@@ -284,17 +294,20 @@ class Bench:
         path = self._tools.route(self.graph, engine)
         watch = proof.watch(engine, self._workload) if proof is not None else None
         timing = self._race(path.call, self._tools.original, watch.observe if watch is not None else None)
+        timed, workload = self._timed(trial, timing), self._workload
+        if self.latency_budget is not None:
+            timed, timing, workload = self.latency_budget.judge(trial, path.call, timing)
         unserved = _unserved(trial.backend, path.fallbacks())
         if unserved is not None:
             failed = failed_trial(trial.backend, unserved, seconds=trial.build_seconds)
             return replace(trial, verdict=failed.verdict, reason=failed.reason), unserved
-        trial = self._timed(trial, timing)
+        trial = timed
         if trial.accepted and watch is not None:
             trial, error = watch.finish(trial)
             if error is not None:
                 return trial, error
         if trial.accepted:
-            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials))
+            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials), workload)
             self._entrants[id(trial)] = entrant
         return trial, None
 
@@ -315,6 +328,11 @@ class Bench:
             batch_size=self._workload.batch_size,
             evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
         )
+
+    def _race_entrants(self, one: Entrant, other: Entrant) -> PairedTiming:
+        if self.latency_budget is not None:
+            return self.latency_budget.race(one.call, one.workload, other.call, other.workload)
+        return self._race(one.call, other.call)
 
     def _race(
         self,

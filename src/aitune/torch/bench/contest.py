@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.bench.workload import Workload
 from aitune.torch.measure import Contender, PairedTiming, preferred, rivals
 from aitune.torch.trial import PRECISIONS, Trial
 
@@ -24,6 +25,7 @@ class Entrant:
         call: The call path with the engine behind it.
         timing: Its figures against the original.
         position: Its place in the order of trials.
+        workload: The calls that it was measured with.
     """
 
     trial: Trial
@@ -32,6 +34,7 @@ class Entrant:
     call: Callable[..., Any]
     timing: PairedTiming
     position: int
+    workload: Workload
 
     @property
     def contender(self) -> Contender:
@@ -46,7 +49,7 @@ class Entrant:
         )
 
 
-def winner(entrants: Sequence[Entrant], race: Callable[[Any, Any], PairedTiming]) -> Entrant:
+def winner(entrants: Sequence[Entrant], race: Callable[[Entrant, Entrant], PairedTiming]) -> Entrant:
     """Return the best entrant.
 
     Those whose intervals against the original overlap are raced against the quickest-looking one, so that noise in the
@@ -54,10 +57,10 @@ def winner(entrants: Sequence[Entrant], race: Callable[[Any, Any], PairedTiming]
 
     Args:
         entrants: At least one.
-        race: Times two call paths, the first as the candidate.
+        race: Compares two entrants, the first as the candidate.
     """
     by_name = {entrant.contender.name: entrant for entrant in entrants}
     contenders = [entrant.contender for entrant in entrants]
     first, *others = rivals(contenders)
-    direct = {(first.name, other.name): race(by_name[first.name].call, by_name[other.name].call) for other in others}
+    direct = {(first.name, other.name): race(by_name[first.name], by_name[other.name]) for other in others}
     return by_name[preferred(contenders, direct).name]

@@ -158,13 +158,13 @@ class Gate:
             return error
 
     def _attempt(self, backend: Backend[Any], job: Job) -> Attempt:
-        profiling = self.rules.profiling
+        profiling = replace(self.rules.profiling, max_seconds=min(self.rules.profiling.max_seconds, _LONGEST_LOOK))
         return Attempt(
             backend=backend,
             folder=job.folder,
             log=job.log,
             limits=replace(self.limits, seconds=self.budget.at_most(self.limits.seconds)),
-            profiling=replace(profiling, max_seconds=min(profiling.max_seconds, _LONGEST_LOOK)),
+            profiling=profiling if self.rules.latency_budget is None else None,
             min_gain=self.rules.min_speedup_ratio,
         )
 

@@ -30,6 +30,9 @@ LONGEST_CALL = 0.25
 """Seconds a call, beyond which larger batches are not searched: few wait longer for a little more throughput, and
 every comparison at that size would take minutes."""
 
+_HEADROOM = 8
+"""How many times a latency budget the original may take at a batch size that is still searched: engines are quicker."""
+
 _CALLS_PER_SIZE = 20
 _SECONDS_PER_SIZE = 0.5
 
@@ -55,7 +58,8 @@ def resolve(
     """Decide at which batch size the candidates of a graph are compared.
 
     With the search on, powers of two are tried from the largest recorded size up while the original's throughput
-    grows by 5 % or more and memory suffices. Without it: the largest recorded size, or the smallest for latency.
+    grows by 5 % or more and memory suffices; for latency that decides no more than which sizes are served. Without it:
+    the largest recorded size, or the smallest of the graph for latency.
 
     Args:
         job: The graph with its samples.
@@ -67,10 +71,9 @@ def resolve(
     batch, seen = job.graph.batch_dim, sizes_seen(job.graph, job.samples)
     if batch is None or not seen:
         return Resolved(job, None)
-    if rules.smallest:
-        return Resolved(job, seen[0])
     if not rules.find_batch_size:
-        return Resolved(job, seen[-1])
+        return Resolved(job, batch.min if rules.smallest else seen[-1])
+    longest = min(LONGEST_CALL, _HEADROOM * (rules.latency_budget or LONGEST_CALL))
     declared = batch.max > seen[-1]
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
     growth: list[MemoryForecast] = []
@@ -87,15 +90,17 @@ def resolve(
     def fits(size: int) -> bool:
         if budget is not None and budget.over() is not None:
             return False
-        return latencies[-1] <= LONGEST_CALL and growth[-1].fits(size, available_bytes(job.device))
+        return latencies[-1] <= longest and growth[-1].fits(size, available_bytes(job.device))
 
     with no_trace(job.module), torch.no_grad():
         search = search_batch_size(throughput_at, seen[-1], limit, fits)
     if search.best is None:
-        return Resolved(job, seen[-1], (search.stopped_because,))
-    why = search.stopped_because if latencies[-1] <= LONGEST_CALL else f"a call takes {latencies[-1]:.2g} s"
-    note = f"measured at batch size {search.best}: {why}"
-    return Resolved(replace(job, graph=job.graph.with_batch_up_to(search.best)), search.best, (note,))
+        return Resolved(job, batch.min if rules.smallest else seen[-1], (search.stopped_because,))
+    why = search.stopped_because if latencies[-1] <= longest else f"a call takes {latencies[-1]:.2g} s"
+    for_latency = rules.smallest or rules.latency_budget is not None
+    note = f"{'served up to' if for_latency else 'measured at'} batch size {search.best}: {why}"
+    widened = replace(job, graph=job.graph.with_batch_up_to(search.best))
+    return Resolved(widened, batch.min if rules.smallest else search.best, (note,))
 
 
 def _quickest(call: Callable[[], Any], stopwatch: Stopwatch) -> float:

@@ -24,6 +24,8 @@ class Rules:
         smallest: Whether speed is measured at the smallest batch size, for latency, instead of the best or largest.
         quickest: Whether only the quickest candidate is wanted, so that one that is clearly behind another in the
             worker need not be brought into this process.
+        latency_budget: Seconds that 99 of 100 calls may take; then throughput counts at the best batch size within it,
+            for each candidate its own. None for no budget.
         time_limit: Seconds after which no further candidate is begun; None for no limit.
     """
 
@@ -35,4 +37,5 @@ class Rules:
     find_batch_size: bool = True
     smallest: bool = False
     quickest: bool = False
+    latency_budget: float | None = None
     time_limit: float | None = None

@@ -11,6 +11,8 @@ from aitune.exceptions import AITuneUserInputError
 
 __all__ = ["Check"]
 
+_INT8_ERROR = 0.05
+
 
 @dataclass(frozen=True)
 class Check:
@@ -52,6 +54,14 @@ class Check:
             raise AITuneUserInputError(f"Check: higher_is_better is True or False, not {self.higher_is_better!r}")
         for name in ("max_error", "budget"):
             _require_size(name, getattr(self, name))
+
+    @property
+    def allows_int8(self) -> bool:
+        """Whether the user accepts what 8 bits cost: by a metric with a budget, or by a bound that is wide enough.
+
+        The bound of int8 starts at 0.1 by itself; half of it is what good quantisations stay within.
+        """
+        return self.metric is not None or (self.max_error is not None and self.max_error >= _INT8_ERROR)
 
 
 def _require_size(name: str, value: object) -> None:

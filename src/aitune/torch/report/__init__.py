@@ -4,23 +4,28 @@ Importing this package imports neither rich nor jinja2; what draws with them imp
 """
 
 from aitune.torch.report.environment import environment
+from aitune.torch.report.frozen_map import FrozenMap
 from aitune.torch.report.plan import Candidate, GraphPlan, plan_text
 from aitune.torch.report.progress import LiveProgress, PlainProgress, progress_listener
 from aitune.torch.report.record import write_record
 from aitune.torch.report.result import ORIGINAL, EndToEnd, GraphResult, ModuleResult, TuneResult
+from aitune.torch.report.sections import Section, sections_text
 
 __all__ = [
     "ORIGINAL",
     "Candidate",
     "EndToEnd",
+    "FrozenMap",
     "GraphPlan",
     "GraphResult",
     "LiveProgress",
     "ModuleResult",
     "PlainProgress",
+    "Section",
     "TuneResult",
     "environment",
     "plan_text",
     "progress_listener",
+    "sections_text",
     "write_record",
 ]

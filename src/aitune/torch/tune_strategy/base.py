@@ -41,6 +41,7 @@ class TuneStrategy(ABC):
     measures_smallest = False
     wants_quickest = False
     """Whether nothing but the quickest candidate is of use: one that is clearly behind is then left in its worker."""
+    latency_budget: float | None = None
 
     def __init__(
         self,
@@ -104,6 +105,7 @@ class TuneStrategy(ABC):
             find_batch_size=self._find_max_batch_size,
             smallest=self.measures_smallest,
             quickest=self.wants_quickest,
+            latency_budget=self.latency_budget,
             time_limit=self.time_limit,
         )
 
@@ -166,7 +168,22 @@ class ListStrategy(TuneStrategy):
 
     def candidates(self, device: torch.device) -> tuple[Backend[Any], ...]:
         """Return the candidates on a device, in order."""
-        return self.backends if self.backends is not None else default_backends(type(self).__name__, device)
+        return self._listed(device, self.check)
+
+    def best_of_all(self, bench: Bench) -> Trial | None:
+        """Try every candidate; return the best accepted trial, None if there is none."""
+        best: Trial | None = None
+        for backend in self._listed(bench.device, bench.rules.check):
+            trial = bench.try_(backend)
+            if trial.accepted:
+                best = trial if best is None else bench.best([best, trial])
+                bench.close_losers(keep=best)
+        return best
+
+    def _listed(self, device: torch.device, check: Check | None) -> tuple[Backend[Any], ...]:
+        if self.backends is not None:
+            return self.backends
+        return default_backends(type(self).__name__, device, lower_precision=check is not None and check.allows_int8)
 
     def _describe_candidates(self) -> list[str]:
         return [] if self.backends is None else [f"backends=[{', '.join(one.describe() for one in self.backends)}]"]

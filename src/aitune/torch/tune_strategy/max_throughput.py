@@ -25,10 +25,4 @@ class MaxThroughputStrategy(ListStrategy):
 
     def choose(self, bench: Bench) -> Trial:
         """Return the best accepted trial, or the original."""
-        best: Trial | None = None
-        for backend in self.candidates(bench.device):
-            trial = bench.try_(backend)
-            if trial.accepted:
-                best = trial if best is None else bench.best([best, trial])
-                bench.close_losers(keep=best)
-        return best if best is not None else bench.original()
+        return self.best_of_all(bench) or bench.original()

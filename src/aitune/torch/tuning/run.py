@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aitune.exceptions import AITuneUserInputError, carry_partial_result, partial_result
+from aitune.exceptions import AITuneUserInputError, LatencyBudgetError, carry_partial_result, partial_result
 from aitune.torch.config import config, without_effect
 from aitune.torch.events import ModuleFinished, ModuleStarted, Note, TuneFinished, TuneStarted, publish
 from aitune.torch.measure import Stopwatch
@@ -151,7 +151,8 @@ class Run:
             if not self._request.ignore_failing_modules:
                 carry_partial_result(result.error, result)
                 raise result.error
-            _log.error("%s is not tuned and runs as before: %s", handle.name, result.failure_text)
+            level = logging.WARNING if isinstance(result.error, LatencyBudgetError) else logging.ERROR
+            _log.log(level, "%s is not tuned and runs as before: %s", handle.name, result.failure_text)
         return result
 
     def _time_whole(self, calls: Calls, modules: dict[str, tuple[Handle, ModuleResult]]) -> EndToEnd | None:
