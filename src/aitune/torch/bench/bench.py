@@ -247,9 +247,7 @@ class Bench:
         trial = replace(trial, evidence=(*trial.evidence, *engine.notes))
         workload = self._workload.within(self.graph, engine.ranges)
         if not workload.samples:
-            return _failed(
-                trial, BackendUnsupportedError(trial.backend, "; ".join(("measured elsewhere", *engine.notes)))
-            )
+            return _failed(trial, _measured_elsewhere(trial.backend, engine))
         proof = self._proof_for(engine) if self.rules.correctness else None
         if proof is not None:
             self._stage(trial.backend, "check")
@@ -321,6 +319,11 @@ class Bench:
 def _failed(trial: Trial, error: BackendError) -> tuple[Trial, Exception]:
     failed = failed_trial(trial.backend, error, seconds=trial.build_seconds)
     return replace(trial, verdict=failed.verdict, reason=failed.reason), error
+
+
+def _measured_elsewhere(backend: str, engine: Engine) -> BackendError:
+    notes = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
+    return BackendUnsupportedError(backend, f"no call that is measured is among those that it serves: {notes}")
 
 
 def _unserved(backend: str, fallbacks: Mapping[str, int]) -> BackendError | None:
