@@ -19,7 +19,7 @@ def export(request, tmp_path):
     def write(job, opset=None):
         path = tmp_path / "sub" / "model.onnx"
         with process_state_kept(job.log):
-            routes = export_onnx(job, path, use_dynamo=request.param, opset=opset, backend="B")
+            routes = export_onnx(job, path, use_dynamo=request.param, opset=opset, backend="B").routes
         runtime = pytest.importorskip("onnxruntime")
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.base import Engine
+from aitune.torch.export.narrowing import WHOLE, Narrowing
 from aitune.torch.trial import Precision
 
 __all__ = ["EngineFacts", "FunctionEngine"]
@@ -23,6 +24,7 @@ class EngineFacts:
     keeps_module: bool = False
     live_weights: bool = False
     own_errors: bool = False
+    narrowing: Narrowing = WHOLE
 
 
 class FunctionEngine(Engine):
@@ -47,6 +49,8 @@ class FunctionEngine(Engine):
         self.keeps_module = facts.keeps_module
         self.live_weights = facts.live_weights
         self.own_errors = facts.own_errors
+        self.ranges = dict(facts.narrowing.ranges)
+        self.notes = facts.narrowing.notes
         self._artifact = artifact
         self._folder = folder
         self.run = function  # type: ignore[method-assign]

@@ -282,25 +282,27 @@ class Bench:
 
     def _prove(self, admission: Admission, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
         """Check the engine's values and measure it; the engine is entered if it holds."""
-        trial = admission.trial
-        proof: Proof | None = None
-        if self.rules.correctness:
-            proof = self._short_proof if admission.judged else self._proof
+        trial = replace(admission.trial, evidence=tuple(dict.fromkeys((*admission.trial.evidence, *engine.notes))))
+        workload = self._workload.within(self.graph, engine.ranges)
+        if not workload.samples:
+            return _failed(trial, _measured_elsewhere(trial.backend, engine))
+        proof = self._proof_for(engine, judged=admission.judged) if self.rules.correctness else None
+        if proof is not None:
             self._stage(trial.backend, "check")
             trial, error = proof.judge(trial, engine)
             if error is not None:
                 return trial, error
         self._stage(trial.backend, "measure")
         path = self._tools.route(self.graph, engine)
-        watch = proof.watch(engine, self._workload) if proof is not None else None
-        timing = self._race(path.call, self._tools.original, watch.observe if watch is not None else None)
-        timed, workload = self._timed(trial, timing), self._workload
+        watch = proof.watch(engine, workload) if proof is not None else None
+        observe = watch.observe if watch is not None else None
+        timing = self._race(path.call, self._tools.original, observe, workload)
+        timed = self._timed(trial, timing, workload)
         if self.latency_budget is not None:
             timed, timing, workload = self.latency_budget.judge(trial, path.call, timing)
         unserved = _unserved(trial.backend, path.fallbacks())
         if unserved is not None:
-            failed = failed_trial(trial.backend, unserved, seconds=trial.build_seconds)
-            return replace(trial, verdict=failed.verdict, reason=failed.reason), unserved
+            return _failed(trial, unserved)
         trial = timed
         if trial.accepted and watch is not None:
             trial, error = watch.finish(trial)
@@ -311,7 +313,14 @@ class Bench:
             self._entrants[id(trial)] = entrant
         return trial, None
 
-    def _timed(self, trial: Trial, timing: PairedTiming) -> Trial:
+    def _proof_for(self, engine: Engine, *, judged: bool) -> Proof:
+        """Return the questions within what an engine serves; the samples alone where it was judged before."""
+        if not engine.ranges:
+            return self._short_proof if judged else self._proof
+        effort = Effort(synthesised=not judged, reference=not judged, seed=self._tools.seed)
+        return Proof.prepare(self.job.narrowed(engine.ranges), self.rules.check, effort)
+
+    def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
         verdict, reason = trial.verdict, trial.reason
         if self.rules.performance and timing.outcome != "faster":
             verdict = Verdict.slower if timing.outcome == "not_faster" else Verdict.undecided
@@ -323,9 +332,9 @@ class Bench:
             speedup=timing.speedup,
             speedup_low=timing.low,
             speedup_high=timing.high,
-            latency_ms=self._workload.latency(timing.candidate_seconds) * 1e3,
-            throughput=self._workload.throughput(timing.candidate_seconds),
-            batch_size=self._workload.batch_size,
+            latency_ms=workload.latency(timing.candidate_seconds) * 1e3,
+            throughput=workload.throughput(timing.candidate_seconds),
+            batch_size=workload.batch_size,
             evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
         )
 
@@ -339,17 +348,29 @@ class Bench:
         candidate: Callable[..., Any],
         baseline: Callable[..., Any],
         observe: Callable[[Any], None] | None = None,
+        workload: Workload | None = None,
     ) -> PairedTiming:
-        """Time two call paths on the workload."""
+        """Time two call paths on a workload; None for that of the graph."""
+        workload = workload or self._workload
         with no_trace(self.job.module), torch.no_grad():
             return compare(
-                self._workload.passes(candidate),
-                self._workload.passes(baseline),
+                workload.passes(candidate),
+                workload.passes(baseline),
                 stopwatch=self._tools.stopwatch,
                 config=self._budget.fitted(self.rules.profiling),
                 min_gain=self.rules.min_speedup_ratio,
                 observe=observe,
             )
+
+
+def _failed(trial: Trial, error: BackendError) -> tuple[Trial, Exception]:
+    failed = failed_trial(trial.backend, error, seconds=trial.build_seconds)
+    return replace(trial, verdict=failed.verdict, reason=failed.reason), error
+
+
+def _measured_elsewhere(backend: str, engine: Engine) -> BackendError:
+    notes = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
+    return BackendUnsupportedError(backend, f"no call that is measured is among those that it serves: {notes}")
 
 
 def _unserved(backend: str, fallbacks: Mapping[str, int]) -> BackendError | None:

@@ -42,7 +42,8 @@ class Resolved:
     """Where speed is measured.
 
     Attributes:
-        job: The job, the batch range of its graph widened to the batch size where that is larger.
+        job: The job, the batch range of its graph widened to the batch size where that is larger, and that size the
+            one to optimise for.
         batch_size: The batch size; None for a graph without a batch axis.
         notes: How it was found.
     """
@@ -68,6 +69,13 @@ def resolve(
         stopwatch: How time is read.
         budget: The time there is; no larger size is tried once it is over. None for no limit.
     """
+    found = _resolve(job, rules, original, stopwatch, budget or Budget(stopwatch.clock))
+    if found.batch_size is None:
+        return found
+    return replace(found, job=replace(found.job, graph=found.job.graph.aimed_at(found.batch_size)))
+
+
+def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch, budget: Budget) -> Resolved:
     batch, seen = job.graph.batch_dim, sizes_seen(job.graph, job.samples)
     if batch is None or not seen:
         return Resolved(job, None)
@@ -88,7 +96,7 @@ def resolve(
         return workload.throughput(latencies[-1])
 
     def fits(size: int) -> bool:
-        if budget is not None and budget.over() is not None:
+        if budget.over() is not None:
             return False
         return latencies[-1] <= longest and growth[-1].fits(size, available_bytes(job.device))
 

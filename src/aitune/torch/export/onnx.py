@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch.backends.mha
 
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs, input_name, output_name
+from aitune.torch.export.narrowing import WHOLE, Narrowing
 from aitune.torch.export.preserved import preserved
 from aitune.torch.export.program import export_program
 from aitune.torch.export.twin import on_a_twin
@@ -18,10 +20,23 @@ from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
-__all__ = ["export_onnx"]
+__all__ = ["OnnxFile", "export_onnx"]
 
 
-def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, backend: str) -> OutputRoutes:
+@dataclass(frozen=True)
+class OnnxFile:
+    """A graph that was written as an ONNX file.
+
+    Attributes:
+        routes: Where the graph's outputs come from.
+        narrowing: The part of the graph that the file holds for.
+    """
+
+    routes: OutputRoutes
+    narrowing: Narrowing = WHOLE
+
+
+def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, backend: str) -> OnnxFile:
     """Write a job's graph, dynamic axes included, as an ONNX file with its weights beside it.
 
     Inputs are named ``input<i>`` after the tensors of the graph's inputs; those that the result does not
@@ -38,7 +53,7 @@ def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, ba
         backend: Who to name in errors.
 
     Returns:
-        Where the graph's outputs come from.
+        Where the graph's outputs come from, and which part of the graph the file holds for.
 
     Raises:
         BackendUnsupportedError: If the module cannot be exported, or has no form in ONNX.
@@ -49,7 +64,7 @@ def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, ba
     return _by_trace(job, path, opset, backend)
 
 
-def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> OutputRoutes:
+def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> OnnxFile:
     exported = export_program(job, backend)
     try:
         torch.onnx.export(
@@ -65,10 +80,10 @@ def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> Output
         )
     except Exception as error:
         raise _refused(error, backend) from error
-    return exported.routes
+    return OnnxFile(exported.routes, exported.narrowing)
 
 
-def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRoutes:
+def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OnnxFile:
     job = on_a_twin(job)
     flat = FlatForward(job)
     inputs = flat_inputs(job)
@@ -97,7 +112,7 @@ def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRo
         raise BackendUnsupportedError(backend, "forward changes its inputs in place")
     if not flat.routes.computed:
         raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
-    return flat.routes
+    return OnnxFile(flat.routes)
 
 
 @contextlib.contextmanager

@@ -8,16 +8,17 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, CorrectnessError, NotCarriedError
+from aitune.exceptions import BackendBuildError, BackendUnsupportedError, CorrectnessError, NotCarriedError
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Subject, judge, no_trace, prepare
+from aitune.torch.graph.sample import Sample
 from aitune.torch.measure import PairedTiming, Stopwatch, compare
 from aitune.torch.worker import cargo
 from aitune.torch.worker.assignment import Assignment
@@ -131,21 +132,26 @@ class Tryout:
 
     def _prove(self, attempt: Attempt, engine: Engine, outcome: Outcome) -> Outcome:
         """Check, measure and save an engine."""
-        backend = attempt.backend
-        watch = None
-        if self._subject is not None:
+        backend, graph = attempt.backend, self._assignment.job.graph
+        calls = tuple(one for one in self._assignment.workload if graph.lies_within(one, engine.ranges))
+        if not calls:
+            text = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
+            text = f"no call that is measured is among those that it serves: {text}"
+            return replace(outcome, error=BackendUnsupportedError(backend.describe(), text))
+        subject, watch = self._subject_of(engine), None
+        if subject is not None:
             self._stage("check")
-            judgement = judge(engine.run, self._subject, precision=engine.precision, values=self._assignment.values)
+            judgement = judge(engine.run, subject, precision=engine.precision, values=self._assignment.values)
+            judgement = replace(judgement, notes=(*judgement.notes, *engine.notes))
             outcome = replace(outcome, judgement=judgement)
             if not judgement.accepted:
                 return replace(outcome, error=CorrectnessError(backend.describe(), judgement.reason))
             if self._assignment.values and attempt.profiling is not None:
-                samples = self._assignment.workload
-                watch = OutputWatch(self._subject, precision=engine.precision, samples=samples)
+                watch = OutputWatch(subject, precision=engine.precision, samples=calls)
         if attempt.profiling is not None:
             self._stage("measure")
             try:
-                outcome = replace(outcome, timing=self._race(attempt, engine, watch))
+                outcome = replace(outcome, timing=self._race(attempt, engine, calls, watch))
             except Exception as error:
                 text = f"it failed while it was measured: {type(error).__name__}: {error}"
                 raise BackendBuildError(backend.describe(), text) from error
@@ -155,9 +161,20 @@ class Tryout:
         self._stage("save")
         return replace(outcome, saved=_save(backend, engine, attempt.folder))
 
-    def _race(self, attempt: Attempt, engine: Engine, watch: OutputWatch | None) -> PairedTiming:
+    def _subject_of(self, engine: Engine) -> Subject | None:
+        """Return the questions for an engine: those within what it serves; None where values are not checked."""
+        if self._subject is None or not engine.ranges:
+            return self._subject
+        job = self._assignment.job.narrowed(engine.ranges)
+        effort = Effort(seed=self._assignment.seed)
+        check = self._subject.check
+        return prepare(job.module, job.graph, job.samples, forward=job.forward, check=check, effort=effort)
+
+    def _race(
+        self, attempt: Attempt, engine: Engine, samples: Sequence[Sample], watch: OutputWatch | None
+    ) -> PairedTiming:
         job = self._assignment.job
-        calls = [(sample.args, dict(sample.kwargs)) for sample in self._assignment.workload]
+        calls = [(sample.args, dict(sample.kwargs)) for sample in samples]
 
         def passes(call: Callable[..., Any]) -> Callable[[], list[Any]]:
             return lambda: [call(*args, **kwargs) for args, kwargs in calls]
