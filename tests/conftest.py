@@ -63,10 +63,11 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def isolation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build in this process, which is quicker than a worker a test; tests about workers ask for one."""
+    """Build in this process and anew, which is quicker than a worker a test; tests about workers ask for one."""
     from aitune.torch.config import config
 
     monkeypatch.setattr(config, "isolation", "none")
+    monkeypatch.setattr(config, "reuse_store", False)
 
 
 # Reader and writer of each process-wide setting of torch that a test could leave behind.

@@ -3,76 +3,44 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, BackendError, BackendUnsupportedError
+from aitune.exceptions import BackendBuildError
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
-from aitune.torch.bench.failure import failed_trial
+from aitune.torch.bench.failure import error_of, failed_trial, measured_elsewhere, refused, unserved_error
 from aitune.torch.bench.gate import Admission, Gate
 from aitune.torch.bench.latency_budget import LatencyBudget
 from aitune.torch.bench.proof import Proof
-from aitune.torch.bench.resolve import Resolved, resolve
+from aitune.torch.bench.proofs import Proofs
+from aitune.torch.bench.resolve import Resolved, at_batch_size, resolve
 from aitune.torch.bench.rules import Rules
+from aitune.torch.bench.shelf import Known, marked, saved_files
 from aitune.torch.bench.suitability import unusable_verdict
+from aitune.torch.bench.tools import Path, Tools
 from aitune.torch.bench.workload import Workload
-from aitune.torch.check import Effort, Reference
+from aitune.torch.check import Reference
 from aitune.torch.check.trace import no_trace
 from aitune.torch.events import StageStarted, TrialFinished, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
-from aitune.torch.measure import PairedTiming, Stopwatch, compare
+from aitune.torch.measure import PairedTiming, compare
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
-from aitune.torch.worker import BuildFolders, Executor, Limits
 
-__all__ = ["Bench", "Path", "Tools"]
+__all__ = ["Bench"]
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Path:
-    """The way that a user's call takes to an engine.
-
-    Attributes:
-        call: Takes the call.
-        fallbacks: Tells how many calls the original answered instead, by reason.
-    """
-
-    call: Callable[..., Any]
-    fallbacks: Callable[[], Mapping[str, int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tools:
-    """What a bench works with.
-
-    Attributes:
-        original: The call that a candidate would replace, the user's own path with hooks.
-        route: Makes, of a graph and an engine, the call path that users will take; dispatch is part of what is timed.
-        folders: Where builds put their files.
-        executor: Where candidates are tried before this process lets them in; None builds everything in this process.
-        limits: What each candidate may take there.
-        stopwatch: How time is read.
-        deadline: Reading of the stopwatch's clock after which no candidate is begun; None for none.
-        seed: Seeds synthesised inputs.
-    """
-
-    original: Callable[..., Any]
-    route: Callable[[GraphSpec, Engine], Path]
-    folders: BuildFolders
-    executor: Executor | None = None
-    limits: Limits = field(default_factory=Limits)
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    deadline: float | None = None
-    seed: int = 0
+_HOLDS = (Verdict.accepted, Verdict.slower, Verdict.undecided)
+"""Verdicts of a recalled engine that say nothing against what is kept of it."""
 
 
 class Bench:
@@ -91,6 +59,8 @@ class Bench:
         self._entrants: dict[int, Entrant] = {}
         self._errors: dict[int, Exception] = {}
         self._trials: list[Trial] = []
+        self._findings: list[tuple[Backend[Any], Known]] = []
+        self.recalled = False
         self._budget = Budget.starting(tools.stopwatch.clock, tools.deadline, rules.time_limit)
 
     def __enter__(self) -> Bench:
@@ -133,8 +103,8 @@ class Bench:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the trials; empty before anything was tried."""
         resolved = self.__dict__.get("_resolved")
-        proof = self.__dict__.get("_proof") or self.__dict__.get("_short_proof")
-        return (*(resolved.notes if resolved else ()), *(proof.notes if proof else ()))
+        proofs = self.__dict__.get("_proofs")
+        return (*(resolved.notes if resolved else ()), *(proofs.notes if proofs else ()))
 
     def original(self) -> Trial:
         """Return the trial of leaving the graph alone. It is no candidate, so it is not among :attr:`trials`."""
@@ -149,7 +119,8 @@ class Bench:
         Returns:
             The trial; failures of any kind are verdicts, never exceptions.
         """
-        trial, error = self._attempt(backend)
+        trial, error, timing = self._attempt(backend)
+        self._findings.append((backend, Known(trial, timing)))
         if error is not None:
             self._errors[id(trial)] = error
         self._trials.append(trial)
@@ -222,55 +193,109 @@ class Bench:
         )
 
     @cached_property
-    def _proof(self) -> Proof:
-        """What is asked of a candidate that nobody examined yet."""
-        return self._prepared(synthesised=True)
+    def _proofs(self) -> Proofs:
+        return Proofs(self.job, self.rules.check, self._budget, self._reference, self._tools.seed)
 
-    @cached_property
-    def _short_proof(self) -> Proof:
-        """What is asked of a candidate that passed the whole examination in the worker: the samples."""
-        return self._prepared(synthesised=False)
-
-    @cached_property
     def _reference(self) -> Reference | bool:
         self._stage("", "reference")
         return self._gate.reference()
 
-    def _prepared(self, *, synthesised: bool) -> Proof:
-        effort = Effort(
-            synthesised=synthesised,
-            reference=self._reference,
-            reference_seconds=self._budget.left(),
-            seed=self._tools.seed,
-        )
-        return Proof.prepare(self.job, self.rules.check, effort)
-
     def _stage(self, backend: str, stage: str) -> None:
         publish(StageStarted(self._recorded.name, self._recorded.graph.name, backend, stage))
 
-    def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None]:
+    def choose_again(self) -> Trial | None:
+        """Return what an earlier tune of the same graph with the same candidates chose, without trying the others.
+
+        The engine is made of what is kept of it, or built again where it cannot be kept, and checked on a sample.
+
+        Returns:
+            An accepted trial or the original's; None where nothing is known, or it does not hold any more.
+        """
+        shelf = self._tools.shelf
+        choice = shelf.choice() if shelf is not None else None
+        if shelf is None or choice is None:
+            return None
+        self.__dict__["_resolved"] = at_batch_size(self._recorded, choice.batch_size)
+        trial: Trial | None = self.original()
+        if choice.backend != ORIGINAL:
+            found = shelf.chosen(choice, self.graph)
+            trial = self._chosen_again(*found) if found is not None else None
+        if trial is None:
+            for name in ("_resolved", "_workload", "_gate", "_proofs"):
+                self.__dict__.pop(name, None)
+            return None
+        others = [marked(found.trial) for found in choice.findings if found.key != choice.key]
+        self._trials[:] = [*([] if trial.backend == ORIGINAL else [trial]), *others]
+        self.recalled = True
+        return trial
+
+    def finish(self, chosen: Trial) -> None:
+        """Keep what the strategy chose for the next tune; not where time ran out before all was tried."""
+        if self._tools.shelf is not None and not self.recalled and self._budget.over() is None:
+            self._tools.shelf.finish(chosen, self.graph, self._resolved.batch_size, self._findings)
+
+    def _chosen_again(self, backend: Backend[Any], known: Known) -> Trial | None:
+        if self._tools.shelf is None or unusable_verdict(backend, self._recorded) is not None:
+            return None
+        trial, error, _ = self._recalled(backend, known)
+        if trial.accepted:
+            return trial
+        self._tools.shelf.reject(known, f"{trial.verdict}: {error or trial.reason}")
+        return None
+
+    def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None, PairedTiming | None]:
         name = backend.describe()
         late = self._budget.over()
         if late is not None:
-            return Trial(backend=name, verdict=Verdict.skipped, reason=late), None
+            return Trial(backend=name, verdict=Verdict.skipped, reason=late), None, None
         unusable = unusable_verdict(backend, self._recorded)
         if unusable is not None:
-            return failed_trial(name, unusable), unusable
-        engine: Engine | None = None
-        kept = False
+            return failed_trial(name, unusable), unusable, None
+        shelf, seconds = self._tools.shelf, self._budget.at_most(self._tools.limits.seconds)
+        known = shelf.recall(backend, self.graph, seconds) if shelf is not None else None
+        if shelf is not None and known is not None:
+            if not known.trial.accepted:
+                return known.trial, error_of(known.trial), known.timing
+            found = self._recalled(backend, known)
+            if found[0].verdict in _HOLDS:
+                return found
+            shelf.reject(known, f"{found[0].verdict}: {found[1] or found[0].reason}")
+        job = self._job_for(backend)
+        self._stage(name, "build")
+        admission = self._gate.admit(backend, job, self._best_timing())
+        trial, error, timing = self._entered(admission, backend)
+        if shelf is not None:
+            engine, files = admission.engine, job.folder / "kept"
+            shelf.keep(
+                backend,
+                self.graph,
+                Known(trial, timing),
+                files=lambda: None if engine is None else saved_files(engine, files),
+                seconds=seconds,
+            )
+            shutil.rmtree(files, ignore_errors=True)
+        return trial, error, timing
+
+    def _recalled(self, backend: Backend[Any], known: Known) -> tuple[Trial, Exception | None, PairedTiming | None]:
+        """Make an engine that passed everything in an earlier tune again; as :meth:`_entered`."""
+        self._stage(backend.describe(), "load" if known.entry is not None else "build")
+        admission = self._gate.readmit(backend, self._job_for(backend), known)
+        return self._entered(admission, backend, known.timing)
+
+    def _entered(
+        self, admission: Admission, backend: Backend[Any], timing: PairedTiming | None = None
+    ) -> tuple[Trial, Exception | None, PairedTiming | None]:
+        """Prove the engine of an admission, and close it if it does not hold."""
+        engine, kept = admission.engine, False
+        if engine is None:
+            return admission.trial, admission.error, admission.timing
         try:
-            job = self._job_for(backend)
-            self._stage(name, "build")
-            admission = self._gate.admit(backend, job, self._best_timing())
-            if admission.engine is None:
-                return admission.trial, admission.error
-            engine = admission.engine
-            trial, error = self._prove(admission, backend, engine)
+            trial, error, timing = self._prove(admission, backend, engine, timing)
             kept = trial.accepted
-            return trial, error
         finally:
-            if engine is not None and not kept:
+            if not kept:
                 engine.close()
+        return trial, error, timing
 
     def _best_timing(self) -> PairedTiming | None:
         timings = [entrant.timing for entrant in self._entrants.values()]
@@ -280,45 +305,49 @@ class Bench:
         folder, log = self._tools.folders.new(self.job.name, self.graph.name, backend.name)
         return replace(self.job, folder=folder, log=log)
 
-    def _prove(self, admission: Admission, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
-        """Check the engine's values and measure it; the engine is entered if it holds."""
+    def _prove(
+        self, admission: Admission, backend: Backend[Any], engine: Engine, timing: PairedTiming | None
+    ) -> tuple[Trial, Exception | None, PairedTiming | None]:
+        """Check the engine's values and measure it, unless its timing is known; it is entered if it holds."""
         trial = replace(admission.trial, evidence=tuple(dict.fromkeys((*admission.trial.evidence, *engine.notes))))
         workload = self._workload.within(self.graph, engine.ranges)
         if not workload.samples:
-            return _failed(trial, _measured_elsewhere(trial.backend, engine))
-        proof = self._proof_for(engine, judged=admission.judged) if self.rules.correctness else None
+            return *refused(trial, measured_elsewhere(trial.backend, engine)), None
+        proof: Proof | None = None
+        if self.rules.correctness:
+            proof = self._proofs.of(engine, judged=admission.judged, known=admission.known)
         if proof is not None:
             self._stage(trial.backend, "check")
             trial, error = proof.judge(trial, engine)
             if error is not None:
-                return trial, error
-        self._stage(trial.backend, "measure")
+                return trial, error, None
         path = self._tools.route(self.graph, engine)
+        if timing is None:
+            trial, error, timing, workload = self._measured(trial, engine, path, proof, workload)
+            if error is not None:
+                return trial, error, timing
+        if trial.accepted:
+            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials), workload)
+            self._entrants[id(trial)] = entrant
+        return trial, None, timing
+
+    def _measured(
+        self, trial: Trial, engine: Engine, path: Path, proof: Proof | None, workload: Workload
+    ) -> tuple[Trial, Exception | None, PairedTiming, Workload]:
+        self._stage(trial.backend, "measure")
         watch = proof.watch(engine, workload) if proof is not None else None
         observe = watch.observe if watch is not None else None
         timing = self._race(path.call, self._tools.original, observe, workload)
         timed = self._timed(trial, timing, workload)
         if self.latency_budget is not None:
             timed, timing, workload = self.latency_budget.judge(trial, path.call, timing)
-        unserved = _unserved(trial.backend, path.fallbacks())
+        unserved = unserved_error(trial.backend, path.fallbacks())
         if unserved is not None:
-            return _failed(trial, unserved)
-        trial = timed
-        if trial.accepted and watch is not None:
-            trial, error = watch.finish(trial)
-            if error is not None:
-                return trial, error
-        if trial.accepted:
-            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials), workload)
-            self._entrants[id(trial)] = entrant
-        return trial, None
-
-    def _proof_for(self, engine: Engine, *, judged: bool) -> Proof:
-        """Return the questions within what an engine serves; the samples alone where it was judged before."""
-        if not engine.ranges:
-            return self._short_proof if judged else self._proof
-        effort = Effort(synthesised=not judged, reference=not judged, seed=self._tools.seed)
-        return Proof.prepare(self.job.narrowed(engine.ranges), self.rules.check, effort)
+            return *refused(trial, unserved), timing, workload
+        error: Exception | None = None
+        if timed.accepted and watch is not None:
+            timed, error = watch.finish(timed)
+        return timed, error, timing, workload
 
     def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
         verdict, reason = trial.verdict, trial.reason
@@ -361,23 +390,3 @@ class Bench:
                 min_gain=self.rules.min_speedup_ratio,
                 observe=observe,
             )
-
-
-def _failed(trial: Trial, error: BackendError) -> tuple[Trial, Exception]:
-    failed = failed_trial(trial.backend, error, seconds=trial.build_seconds)
-    return replace(trial, verdict=failed.verdict, reason=failed.reason), error
-
-
-def _measured_elsewhere(backend: str, engine: Engine) -> BackendError:
-    notes = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
-    return BackendUnsupportedError(backend, f"no call that is measured is among those that it serves: {notes}")
-
-
-def _unserved(backend: str, fallbacks: Mapping[str, int]) -> BackendError | None:
-    """Return why a candidate was not what was measured: some of its calls came back from the original."""
-    if not fallbacks:
-        return None
-    reasons = ", ".join(f"{reason} ({count} calls)" for reason, count in fallbacks.items())
-    if "engine failed" in fallbacks:
-        return BackendBuildError(backend, f"it failed while it was measured: {reasons}")
-    return BackendUnsupportedError(backend, f"its calls go to the original: {reasons}")

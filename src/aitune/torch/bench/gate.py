@@ -13,6 +13,7 @@ from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.failure import failed_trial
 from aitune.torch.bench.rules import Rules
+from aitune.torch.bench.shelf import Known
 from aitune.torch.bench.workload import Workload
 from aitune.torch.check import Judgement, Reference
 from aitune.torch.graph.job import Job
@@ -56,12 +57,16 @@ class Admission:
         engine: Its engine in this process, None where it was turned away.
         error: Why it was turned away, as an exception.
         judged: Whether its values passed the whole examination elsewhere, in the very form in which it is here.
+        known: Whether they did in an earlier tune.
+        timing: Figures from elsewhere of a candidate that was turned away.
     """
 
     trial: Trial
     engine: Engine | None = None
     error: Exception | None = None
     judged: bool = False
+    known: bool = False
+    timing: PairedTiming | None = None
 
 
 @dataclass(eq=False)
@@ -116,6 +121,23 @@ class Gate:
             return _made(Trial(backend=name, verdict=Verdict.accepted), build_here(backend, job), job)
         return self._tried_at(place, backend, job, best)
 
+    def readmit(self, backend: Backend[Any], job: Job, known: Known) -> Admission:
+        """Make the engine of a candidate here that passed everything in an earlier tune.
+
+        Args:
+            backend: The candidate.
+            job: The job with the folder and log of this build.
+            known: What is known of it.
+        """
+        if known.entry is None:
+            return replace(_made(known.trial, build_here(backend, job), job), known=True)
+        try:
+            known.entry.bring_to(job.folder)
+        except OSError as error:
+            failed = BackendBuildError(known.trial.backend, f"its files cannot be brought from the store: {error}")
+            return _refused(failed_trial(known.trial.backend, failed), failed)
+        return replace(_made(known.trial, load_here(backend, job), job, judged=True), known=True)
+
     def _tried_at(self, place: Workplace, backend: Backend[Any], job: Job, best: PairedTiming | None) -> Admission:
         name = backend.describe()
         if self.rules.correctness:
@@ -127,7 +149,8 @@ class Gate:
         hopeless = self._hopeless(outcome.timing, best)
         if hopeless is not None:
             remove_files(str(job.folder))
-            return _refused(replace(self._timed(trial, outcome.timing), verdict=Verdict.slower, reason=hopeless), None)
+            trial = replace(self._timed(trial, outcome.timing), verdict=Verdict.slower, reason=hopeless)
+            return Admission(trial, timing=outcome.timing)
         late = self._too_late(outcome)
         if late is not None:
             return _refused(replace(trial, verdict=Verdict.timed_out, reason=late), None)

@@ -21,7 +21,7 @@ from aitune.torch.measure import (
     search_batch_size,
 )
 
-__all__ = ["LARGEST_BATCH", "LONGEST_CALL", "Resolved", "resolve"]
+__all__ = ["LARGEST_BATCH", "LONGEST_CALL", "Resolved", "at_batch_size", "resolve"]
 
 LARGEST_BATCH = 1024
 """Largest batch size that is searched where the user declares no range."""
@@ -73,6 +73,15 @@ def resolve(
     if found.batch_size is None:
         return found
     return replace(found, job=replace(found.job, graph=found.job.graph.aimed_at(found.batch_size)))
+
+
+def at_batch_size(job: Job, batch_size: int | None) -> Resolved:
+    """Return where speed was measured by an earlier tune that resolved to a batch size."""
+    batch = job.graph.batch_dim
+    if batch is None or batch_size is None:
+        return Resolved(job, None)
+    graph = job.graph.with_batch_up_to(batch_size) if batch_size > batch.max else job.graph
+    return Resolved(replace(job, graph=graph.aimed_at(batch_size)), batch_size)
 
 
 def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch, budget: Budget) -> Resolved:

@@ -35,11 +35,13 @@ class Served:
         graph: The graph, with the ranges that were validated.
         engine: The engine, owned by the dispatcher from now on.
         backend: Description of the backend that built it.
+        put_back: Told why, where the graph turns out to be better off with the original.
     """
 
     graph: GraphSpec
     engine: Engine
     backend: str
+    put_back: Callable[[str], None] | None = None
 
 
 class Dispatcher:

@@ -290,7 +290,10 @@ class Handle:
 
     def put_back(self) -> None:
         """Return to the original after a tune that did not pay off; the result says so."""
-        result = self._result
+        result, dispatcher = self._result, self._dispatcher
+        for one in dispatcher.served if dispatcher is not None else ():
+            if one.put_back is not None:
+                one.put_back("the whole was slower with it")
         self.untune()
         self._state = ModuleState.TUNED
         if result is not None:

@@ -6,14 +6,14 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from aitune.exceptions import carry_partial_result, partial_result
 from aitune.torch.backend import Engine
-from aitune.torch.bench import Bench, Path, Rules, Tools, unusable
+from aitune.torch.bench import Bench, Path, Rules, Shelf, Tools, unusable
 from aitune.torch.check.check import Check
 from aitune.torch.config import Config, config
 from aitune.torch.events import GraphChosen, GraphStarted, publish
@@ -24,6 +24,7 @@ from aitune.torch.module.dispatch import Dispatcher, Served
 from aitune.torch.module.plan import Entry, Plan
 from aitune.torch.module.slot import Slot
 from aitune.torch.report import GraphResult, ModuleResult
+from aitune.torch.store import Store, Subject, describe_subject
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.tune_strategy import TuneStrategy
 from aitune.torch.worker import BuildFolders, Executor, Limits, open_executor
@@ -46,6 +47,7 @@ class TuneOptions:
         executor: Where candidates are tried before this process lets them in; None makes one as ``config.isolation``
             says.
         limits: What each candidate may take there; None takes those of the configuration.
+        store: Where findings are kept; None takes the store that the configuration asks for.
         folders: Where builds put their files; None makes a folder below ``config.cache_dir``.
         stopwatch: How time is read; None reads the system's clock and waits for the module's device.
     """
@@ -57,6 +59,7 @@ class TuneOptions:
     seed: int = 0
     executor: Executor | None = None
     limits: Limits | None = None
+    store: Store | None = None
     folders: BuildFolders | None = None
     stopwatch: Stopwatch | None = None
 
@@ -160,6 +163,7 @@ class _Tuner:
     device: torch.device
     options: TuneOptions
     folders: BuildFolders
+    subjects: list[Subject] = field(default_factory=list)
 
     def tune(self, entry: Entry, strategy: TuneStrategy) -> tuple[GraphResult, Served, Exception | None]:
         """Tune one graph; the exception is what the strategy raised."""
@@ -172,9 +176,11 @@ class _Tuner:
             return _result(graph, notes=(entry.problem,)), self._left_alone(graph), None
         folder, log = self.folders.new(self.name, graph.name)
         job = Job(self.name, self.slot.module, graph, entry.samples, self.device, folder, log)
-        with Bench(job, self._rules(strategy), self._tools()) as bench:
+        shelf = self._shelf(graph, strategy)
+        with Bench(job, self._rules(strategy), replace(self._tools(), shelf=shelf)) as bench:
             try:
-                trial = strategy.choose(bench)
+                trial = bench.choose_again() or strategy.choose(bench)
+                bench.finish(trial)
             except Exception as error:  # noqa: BLE001 - strategies and backends are foreign code
                 result = _result(bench.graph, trials=bench.trials, notes=bench.notes)
                 return result, self._left_alone(graph), error
@@ -186,9 +192,20 @@ class _Tuner:
             graph = bench.graph
             chosen = trial.backend if engine is not None else ORIGINAL
             result = _result(graph, chosen=chosen, trials=bench.trials, notes=bench.notes)
+            result = replace(result, recalled=bench.recalled)
         publish(GraphChosen(self.name, graph.name, chosen))
-        served = self._left_alone(graph) if engine is None else Served(graph, engine, trial.backend)
-        return result, served, None
+        if engine is None:
+            return result, self._left_alone(graph), None
+        return result, Served(graph, engine, trial.backend, shelf.leave_original), None
+
+    def _shelf(self, graph: GraphSpec, strategy: TuneStrategy) -> Shelf:
+        def subject() -> Subject:
+            if not self.subjects:
+                self.subjects.append(describe_subject(self.slot.module, graph, self.device))
+            return self.subjects[0].with_graph(graph)
+
+        store = self.options.store or Store.configured(config)
+        return Shelf(store, subject, strategy, strategy.candidates(self.device), self._rules(strategy))
 
     def _rules(self, strategy: TuneStrategy) -> Rules:
         rules = strategy.rules

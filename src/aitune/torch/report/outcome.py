@@ -29,6 +29,7 @@ class GraphResult:
         chosen: Description of the backend that serves it, ``"original"`` if the graph was left alone.
         trials: Every attempt, in the order in which they were made.
         notes: What a reader should know beside the trials.
+        recalled: Whether an earlier tune chose, so that no other candidate was tried.
     """
 
     name: str
@@ -37,6 +38,7 @@ class GraphResult:
     chosen: str = ORIGINAL
     trials: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
+    recalled: bool = False
 
     @property
     def chosen_trial(self) -> Trial | None:

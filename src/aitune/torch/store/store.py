@@ -180,6 +180,11 @@ class Store:
         _log.warning("an entry of the store is removed: %s: %s", entry.trial.backend, reason)
         self._remove(self._folder.entry(entry.key))
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether a tune has left something to go on from, so that a worker may not be needed."""
+        return self._reuse and self._can_read() and any(True for _ in self._folder.tunes())
+
     def journal(self, key: Key) -> Journal:
         """Return the journal of a tune, with what an unfinished one left."""
         file = self._folder.journal(key.text)

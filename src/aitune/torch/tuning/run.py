@@ -15,6 +15,7 @@ from aitune.torch.module.handle import Handle
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.tune_module import TuneOptions, limits_of, module_device, stopwatch_for
 from aitune.torch.report import EndToEnd, ModuleResult, TuneResult, environment
+from aitune.torch.store import Store
 from aitune.torch.tuning.end_to_end import Whole, time_whole
 from aitune.torch.tuning.recorded import Calls, find_handles, record
 from aitune.torch.tuning.request import Request
@@ -23,6 +24,11 @@ from aitune.torch.worker import BuildFolders, open_executor
 __all__ = ["Run"]
 
 _log = logging.getLogger(__name__)
+
+
+def _recalled(handle: Handle) -> bool:
+    """Whether an earlier tune chose for every graph of a module, and timed the whole then."""
+    return handle.result is not None and all(graph.recalled for graph in handle.result.graphs)
 
 
 class Run:
@@ -90,7 +96,9 @@ class Run:
         request = self._request
         with contextlib.ExitStack() as stack:
             if self._options.folders is not None:
-                executor = stack.enter_context(open_executor(self._options.folders))
+                executor = stack.enter_context(
+                    open_executor(self._options.folders, early=not Store.configured(config).has_choices)
+                )
                 self._options = replace(self._options, executor=executor)
             calls = record(request, self._expired) if request.source is not None else self._recorded_before()
             self._tune_all(calls, modules)
@@ -157,7 +165,7 @@ class Run:
 
     def _time_whole(self, calls: Calls, modules: dict[str, tuple[Handle, ModuleResult]]) -> EndToEnd | None:
         served = [handle for handle, _ in modules.values() if handle.serves]
-        if not served or not calls.batches:
+        if not served or not calls.batches or all(_recalled(handle) for handle in served):
             return None
         stopwatch = stopwatch_for(module_device(served[0].module))
         return time_whole(Whole(self._request.func, calls.batches, stopwatch), served, self._expired)

@@ -11,6 +11,8 @@ from aitune.torch.dataloader import BatchSource
 from aitune.torch.events import Event, listening
 from aitune.torch.module.handle import tuning_alone
 from aitune.torch.report import TuneResult, progress_listener, write_record
+from aitune.torch.store import Store
+from aitune.torch.store import clear as clear_store
 from aitune.torch.tuning.quiet import external_logging_disabled
 from aitune.torch.tuning.request import (
     Request,
@@ -97,6 +99,7 @@ def tune(  # noqa: PLR0913 - the documented signature
     silent = checked_flag("disable_external_logging", disable_external_logging)
     if folders_cleared and not request.dry_run:
         BuildFolders.clear(config.cache_dir)
+        clear_store(Store.configured(config).root)
     with (
         tuning_alone(),
         progress_listener(progress) as listener,

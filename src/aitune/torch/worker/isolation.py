@@ -16,20 +16,22 @@ __all__ = ["open_executor"]
 
 
 @contextlib.contextmanager
-def open_executor(folders: BuildFolders) -> Iterator[Executor | None]:
+def open_executor(folders: BuildFolders, *, early: bool = False) -> Iterator[Executor | None]:
     """Give the executor of a tune; None where ``config.isolation`` asks for builds in this process.
 
-    Its worker begins to start at once, so that it is ready when the first candidate is. Leaving ends it.
+    Leaving ends its workers.
 
     Args:
         folders: Where it may put its files.
+        early: Whether a worker begins to start at once, so that it is ready when the first candidate is.
     """
     if config.isolation == "none":
         yield None
         return
     hindrance = ProcessExecutor.hindrance()
     with _NoExecutor(hindrance) if hindrance is not None else ProcessExecutor(folders) as executor:
-        executor.open()
+        if early:
+            executor.open()
         yield executor
 
 
