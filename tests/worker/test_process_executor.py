@@ -276,6 +276,15 @@ def test_a_candidate_that_leaves_something_behind_has_its_worker_replaced(shop, 
     assert shop.executor.worker() is not worker
 
 
+def test_a_worker_that_died_while_nobody_asked_it_for_anything_costs_no_candidate(shop):
+    assert shop.is_well()
+    (child,) = psutil.Process(shop.executor.worker().guard_pid).children()
+    child.kill()
+    time.sleep(0.5)
+
+    assert shop.is_well()
+
+
 def test_output_is_shown_live_where_that_is_asked_for(shop, monkeypatch, capfd):
     def chat(job):
         print("a word to the console")

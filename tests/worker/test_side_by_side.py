@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import os
+import signal
 import threading
 import time
 
@@ -84,6 +86,36 @@ def test_builds_overlap_and_the_rest_does_not(two_workers, shop, tmp_path):
     runs = [word for word in done if word.startswith("run")]
     assert len([1 for one, next_one in itertools.pairwise(runs) if one != next_one]) == 3  # a b d e
     assert {"built-a", "built-b"} <= set(done[: done.index(runs[0])])
+
+
+def test_ctrl_c_while_several_build_ends_them_all(two_workers, shop, pids):
+    shop = type(shop)(two_workers, shop.folders)
+
+    def hang(job):
+        note(pids.file, os.getpid())
+        time.sleep(3600)
+
+    def press():
+        pids.read(2)
+        _thread.interrupt_main()
+
+    attempts = [
+        Attempt(backend=shop.backend_of(hang), folder=folder, log=log)
+        for folder, log in (shop.folders.new("hang"), shop.folders.new("hang"))
+    ]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(shop.place.attempts(attempts))
+    finally:
+        signal.signal(signal.SIGINT, before)
+        presser.join()
+
+    pids.end_within(2.0, 2)
+    assert shop.is_well()
+    shop.place.close()
 
 
 def test_nobody_passes_the_gate_while_somebody_builds():

@@ -16,6 +16,8 @@ PROGRAM = textwrap.dedent(
     """
     import os, pathlib, signal, sys, time
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as some servers do
+    os.close(0)  # as daemons do
     import torch
     from aitune.testing import Case, FunctionBackend, FunctionBackendConfig
     from aitune.torch.worker import Assignment, Attempt, BuildFolders, ProcessExecutor

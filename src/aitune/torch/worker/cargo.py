@@ -131,7 +131,9 @@ def definitions_travel() -> Iterator[None]:
 
 def _write(assignment: Assignment, folder: Path) -> None:
     with _room_on_disk(folder), definitions_travel():
-        _save(assignment, folder / _ASSIGNMENT)
+        part = folder / f"{_ASSIGNMENT}.part"
+        _save(assignment, part)
+        part.replace(folder / _ASSIGNMENT)  # not written in place: a worker may have an earlier one mapped
 
 
 def _save(value: Any, file: Path) -> None:

@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import json
 import os
-import resource
 import selectors
 import signal
 import subprocess
@@ -49,12 +48,13 @@ main(settings)
 
 _IS_LINUX = sys.platform.startswith("linux")
 _TICK = 0.05
+_IDLE_TICK = 0.25
 _CHUNK = 1 << 16
 _LAST = 1 << 14
 _END_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FROM_OUTSIDE = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 def main(settings: dict[str, Any]) -> None:
@@ -64,8 +64,9 @@ def main(settings: dict[str, Any]) -> None:
         settings: ``command`` of the worker; file descriptors ``orders`` (from the parent), ``reports`` (to it) and
             ``channel`` (the worker's own); ``margin``, bytes of memory that the machine must keep.
     """
-    for number in _FROM_OUTSIDE:  # a worker that signals its parent, or the terminal, must not end its guard
-        signal.signal(number, signal.SIG_IGN)
+    for name in _FROM_OUTSIDE:  # a worker that signals its parent, or the terminal, must not end its guard
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as a parent may have it, nothing could be collected
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     Guard(settings).run()
 
@@ -81,6 +82,7 @@ class Guard:
         self._rest = b""
         self._state: int | None = None
         self._log: BuildLog | None = None
+        self._busy = False
         self._console = False
         self._limit: int | None = None
         self._at_start = 0
@@ -98,7 +100,7 @@ class Guard:
     def run(self) -> None:
         """Watch until the worker ends, is ended, or nobody asks for it any more."""
         while True:
-            self._selector.select(_TICK)
+            self._selector.select(_TICK if self._busy else _IDLE_TICK)
             # Orders first: output that was printed after an order was given must not be read before it is.
             if not self._take_orders():
                 self._finish()
@@ -132,7 +134,8 @@ class Guard:
             return False
         self._pump()
         self._close_log()
-        if order["do"] == "begin":
+        self._busy = order["do"] == "begin"
+        if self._busy:
             self._log = BuildLog(Path(order["log"])) if order["log"] is not None else None
             self._limit, self._console = order["limit"], order["console"]
             self._at_start = exact_bytes(self._tree())
@@ -220,14 +223,16 @@ class Guard:
 
 
 def _start(command: list[str], channel: int, sink: int) -> subprocess.Popen[bytes]:
+    import resource  # not there on Windows, where this module is imported as well
+
     guard = os.getpid()
 
     def in_worker() -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(1)
-        for number in _FROM_OUTSIDE:
-            signal.signal(number, signal.SIG_DFL)
+        for name in _FROM_OUTSIDE:
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with contextlib.suppress(OSError):  # rather this one than anything else, where the kernel has to choose
             Path("/proc/self/oom_score_adj").write_text("1000")

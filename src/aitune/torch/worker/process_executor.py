@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ __all__ = ["ProcessExecutor"]
 _log = logging.getLogger(__name__)
 
 _GRACE_SECONDS = 2.0
+_TICK = 0.1
 _CARRY_SECONDS = 600.0
 _RELEASE_SECONDS = 5.0
 
@@ -217,6 +218,8 @@ class ProcessWorkplace(Workplace):
             with ThreadPoolExecutor(len(seated), "aitune-builds") as threads:
                 running = [threads.submit(seat._attempt_at, gate, attempt) for seat, attempt in seated]
                 try:
+                    while wait(running, _TICK).not_done:  # without a time, a signal may not be seen while waiting
+                        pass
                     outcomes = [future.result() for future in running]
                 except BaseException:  # Ctrl-C: the threads are not waited for longer than their workers take to end
                     gate.close()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -84,26 +84,31 @@ class WorkerProcess:
         self._reports = b""
         self._mark = secrets.token_hex(16)
         self._owner = os.getpid()
-        with contextlib.ExitStack() as passed:
-            here, there = socket.socketpair()
-            passed.callback(there.close)
-            orders_read, self._orders = os.pipe()
-            passed.callback(os.close, orders_read)
-            self._reported, reports_write = os.pipe()
-            passed.callback(os.close, reports_write)
-            self._channel = Channel(here)
-            try:
-                self._guard = _start_guard(self._mark, there.fileno(), orders_read, reports_write)
-            except OSError as error:
-                self._channel.close()
-                _close_quietly(self._orders, self._reported)
-                raise LostError("start", f"a worker process cannot be started: {error}") from error
+        try:
+            self._start()
+        except OSError as error:
+            raise LostError("start", f"a worker process cannot be started: {error}") from error
         _forget_in_forks()
         _OPEN.add(self)
         # Also when this process ends, or nobody holds this object any more.
         self._finalizer = weakref.finalize(
             self, _end, self._guard, self._channel, (self._orders, self._reported), self._mark, self._owner
         )
+
+    def _start(self) -> None:
+        with contextlib.ExitStack() as passed, contextlib.ExitStack() as kept:
+            here, there = socket.socketpair()
+            kept.callback(here.close)
+            channel = passed.enter_context(_above_streams(there.detach()))
+            orders, self._orders = os.pipe()
+            kept.callback(_close_quietly, self._orders)
+            orders = passed.enter_context(_above_streams(orders))
+            self._reported, reports = os.pipe()
+            kept.callback(_close_quietly, self._reported)
+            reports = passed.enter_context(_above_streams(reports))
+            self._channel = Channel(here)
+            self._guard = _start_guard(self._mark, channel, orders, reports)
+            kept.pop_all()
 
     @property
     def alive(self) -> bool:
@@ -325,6 +330,24 @@ def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subproce
         env={**_environment(), MARK: mark},
         start_new_session=True,
     )
+
+
+@contextlib.contextmanager
+def _above_streams(descriptor: int) -> Iterator[int]:
+    """Yield a copy of a file descriptor that is none of a new process's standard streams; the original is closed.
+
+    Where a daemon closed its own streams, the next files that it opens take their numbers.
+    """
+    import fcntl  # not there on Windows, where this module is imported as well
+
+    try:
+        copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
 
 
 def _absolute(entry: str) -> str | None:
