@@ -177,8 +177,8 @@ def _cache_folder(value: Any) -> Path:
 class Config(Settings):
     """Settings that AOT and JIT mode share.
 
-    Those in :data:`WITHOUT_EFFECT` are checked and kept, and change nothing in this version: builds happen in this
-    process and nothing is kept across processes. A tune says so in its notes where one of them is set.
+    Those in :data:`WITHOUT_EFFECT` are checked and kept, and change nothing in this version. A tune says so in its
+    notes where one of them is set.
 
     Attributes:
         cache_dir: Root of everything that aitune writes.
@@ -248,10 +248,6 @@ class Config(Settings):
 WITHOUT_EFFECT = (
     "device_after_tuning",
     "enable_diffusers_integration",
-    "backend_time_limit",
-    "backend_memory_limit",
-    "max_parallel_builds",
-    "reuse_store",
 )
 """Fields of :class:`Config` that change nothing yet."""
 

@@ -104,6 +104,8 @@ class Bench:
         """What a reader should know beside the trials; empty before anything was tried."""
         resolved = self.__dict__.get("_resolved")
         proofs = self.__dict__.get("_proofs")
+        if self.recalled:
+            return ("chosen by an earlier tune; clear_cache=True tunes anew",)
         return (*(resolved.notes if resolved else ()), *(proofs.notes if proofs else ()))
 
     def original(self) -> Trial:
@@ -134,6 +136,25 @@ class Bench:
             f": {trial.reason}" if trial.reason else "",
         )
         return trial
+
+    def build_ahead(self, backends: Sequence[Backend[Any]]) -> None:
+        """Build candidates that will all be tried at once, in as many workers as the configuration allows.
+
+        What is measured is measured alone all the same. Without effect where no two may build at once.
+        """
+        executor = self._tools.executor
+        if executor is None or executor.parallel < 2 or self._budget.over() is not None:
+            return
+        wanted = [backend for backend in backends if backend.contained and self._is_new(backend)]
+        if len(wanted) > 1:
+            self._stage("", "builds side by side")
+            self._gate.build_ahead([(backend, self._job_for(backend)) for backend in wanted])
+
+    def _is_new(self, backend: Backend[Any]) -> bool:
+        if unusable_verdict(backend, self._recorded) is not None:
+            return False
+        shelf = self._tools.shelf
+        return shelf is None or shelf.recall(backend, self.graph, self._tools.limits.seconds) is None
 
     def error(self, trial: Trial) -> Exception:
         """Return the exception behind a trial that failed."""

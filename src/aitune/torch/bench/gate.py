@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -90,6 +91,16 @@ class Gate:
     executor: Executor | None = None
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
+    _ahead: dict[int, tuple[Job, Outcome]] = field(default_factory=dict)
+
+    def build_ahead(self, wanted: Sequence[tuple[Backend[Any], Job]]) -> None:
+        """Try several candidates elsewhere at once; what comes of it is kept until each is to be admitted."""
+        place = self._place
+        if not isinstance(place, Workplace):
+            return
+        outcomes = place.attempts([self._attempt(backend, job) for backend, job in wanted])
+        for (backend, job), outcome in zip(wanted, outcomes, strict=True):
+            self._ahead[id(backend)] = job, outcome
 
     def close(self) -> None:
         """Let go of the graph elsewhere."""
@@ -142,7 +153,12 @@ class Gate:
         name = backend.describe()
         if self.rules.correctness:
             self._reference_at(place)  # once; its time is not the candidate's
-        outcome = place.attempt(self._attempt(backend, job))
+        ahead = self._ahead.pop(id(backend), None)
+        job, outcome = ahead if ahead is not None else (job, place.attempt(self._attempt(backend, job)))
+        if isinstance(outcome.error, NotCarriedError):  # the module does not run there, whatever the candidate
+            place.close()
+            self.__dict__["_place"] = outcome.error
+            return self.admit(backend, job, best)
         trial = _recorded(name, outcome, job)
         if outcome.error is not None:
             return _refused(trial, outcome.error)

@@ -173,7 +173,9 @@ class ListStrategy(TuneStrategy):
     def best_of_all(self, bench: Bench) -> Trial | None:
         """Try every candidate; return the best accepted trial, None if there is none."""
         best: Trial | None = None
-        for backend in self._listed(bench.device, bench.rules.check):
+        candidates = self._listed(bench.device, bench.rules.check)
+        bench.build_ahead(candidates)
+        for backend in candidates:
             trial = bench.try_(backend)
             if trial.accepted:
                 best = trial if best is None else bench.best([best, trial])

@@ -54,7 +54,13 @@ class Workplace(ABC):
 
 
 class Executor(ABC):
-    """Makes workplaces, in processes of this machine or on others. A context manager: leaving it ends them all."""
+    """Makes workplaces, in processes of this machine or on others. A context manager: leaving it ends them all.
+
+    Attributes:
+        parallel: How many candidates of :meth:`Workplace.attempts` it builds at once.
+    """
+
+    parallel: int = 1
 
     def open(self) -> None:  # noqa: B027 - an executor that has nothing to get ready needs none
         """Begin to get ready, without waiting for it; calling it twice is allowed."""

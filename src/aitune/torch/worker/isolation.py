@@ -29,7 +29,11 @@ def open_executor(folders: BuildFolders, *, early: bool = False) -> Iterator[Exe
         yield None
         return
     hindrance = ProcessExecutor.hindrance()
-    with _NoExecutor(hindrance) if hindrance is not None else ProcessExecutor(folders) as executor:
+    with (
+        _NoExecutor(hindrance)
+        if hindrance is not None
+        else ProcessExecutor(folders, config.max_parallel_builds) as executor
+    ):
         if early:
             executor.open()
         yield executor

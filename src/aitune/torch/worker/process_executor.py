@@ -60,6 +60,7 @@ class ProcessExecutor(Executor):
     def __init__(self, folders: BuildFolders, parallel: int = 1) -> None:
         self._folders = folders
         self._worker: WorkerProcess | None = None
+        self.parallel = parallel
         self._others = [ProcessExecutor(folders) for _ in range(parallel - 1)]
 
     @staticmethod
