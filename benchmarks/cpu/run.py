@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -80,8 +81,14 @@ def run_row(model: str, batch: int, file: Path, quick: bool) -> None:
     command = [sys.executable, "-m", "benchmarks.cpu.row", model, str(batch), STRATEGY[batch == 1], str(file)]
     try:
         # What it logs to stderr (exporters are talkative) goes to a file beside the row, for when it fails.
-        with file.with_suffix(".log").open("w", encoding="utf-8") as log:
-            done = subprocess.run([*command, *["--quick"] * quick], stderr=log, timeout=ROW_SECONDS, check=False)
+        # An empty store: what an earlier run kept would be taken over untried.
+        with (
+            tempfile.TemporaryDirectory(prefix="aitune-benchmark-") as store,
+            file.with_suffix(".log").open("w", encoding="utf-8") as log,
+        ):
+            environment = {**os.environ, "AITUNE_CACHE_DIR": store}
+            options = ["--quick"] if quick else []
+            done = subprocess.run([*command, *options], stderr=log, env=environment, timeout=ROW_SECONDS, check=False)
         failed = "" if done.returncode == 0 else f"its process ended with {done.returncode}; see the log beside the row"
     except subprocess.TimeoutExpired:
         failed = f"it took more than {ROW_SECONDS} s"

@@ -108,11 +108,13 @@ def write(rows: Sequence[Row], folder: Path) -> Path:
 
 
 ABOUT = """Speedups over eager in float32, one process a row, measured in alternating blocks in random order. By hand
-means the library's own API at exactly this batch size; automatic means `ait.tune` with the strategy's defaults at the
-same size. `automatic / best by hand` is measured directly, with the 99 % interval; where several picks are within 3 %
-of the best one, the least favourable of them counts. *met*: not more than 2 % behind, or the interval includes 0.98 and
-its half-width is at most 3 %; *missed*: surely more than 2 % behind; *open*: the interval is too wide to tell. Calls
-under 0.3 ms are judged after subtracting the dispatch cost."""
+means the library's own API at exactly this batch size; automatic means `ait.tune` at the same size with the
+defaults of MinLatencyStrategy at batch size 1 and of MaxThroughputStrategy above (at a single size both do
+the same). The ratio of the automatic choice to the best by hand is measured directly, with the 99 %
+interval; where several picks are within 3 % of the best one, the least favourable of them counts. *met*:
+not more than 2 % behind, or the interval includes 0.98 and its half-width is at most 3 %; *missed*: surely
+more than 2 % behind; *open*: the interval is too wide to tell. Calls under 0.3 ms are judged after
+subtracting the dispatch cost."""
 
 
 def machines(rows: Sequence[Row]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import aitune.torch as ait
 from aitune.exceptions import CorrectnessError
@@ -72,6 +73,26 @@ def test_scenario_40_a_candidate_that_is_slower_by_design_is_never_chosen(count)
     noise = Disturbance(noise=0.02, drift=0.02, burst_rate=0.5)
     modules = [TimedModule(FakeClock(seed, noise)) for seed in range(count(10, 100))]
     assert all(chosen(strategy, module=module)[0] == ORIGINAL for module in modules)
+
+
+@pytest.mark.parametrize(
+    ("check", "tried"),
+    [
+        (None, False),
+        (ait.Check(max_error=1e-3), False),
+        (ait.Check(max_error=0.1), True),
+        (ait.Check(metric=lambda forward: 1.0, budget=0.01), True),
+    ],
+)
+def test_int8_is_among_the_defaults_only_where_a_check_allows_for_it(check, tried):
+    planned = ait.MaxThroughputStrategy(check=check).candidates(torch.device("cpu"))
+    assert any(backend.describe() == "TorchAOBackend(quantization='int8dq')" for backend in planned) == tried
+
+    # The check of the tune counts where the strategy has none. So little time that nothing is built.
+    model = ait.Module(torch.nn.Linear(3, 3).eval(), "m")
+    result = ait.tune(model, list(torch.randn(4, 3)), device="cpu", check=check, time_limit=1e-9)
+    names = [trial.backend for trial in result.modules["m"].graphs[0].trials]
+    assert any(name.startswith("TorchAOBackend") for name in names) == tried
 
 
 def test_one_instance_serves_many_graphs_and_keeps_nothing():

@@ -30,7 +30,7 @@ def doctor(deep: bool = False) -> Diagnosis:
 
     Args:
         deep: Also let each backend that looks usable serve a small module, in a process of its own, which imports its
-            library and writes below the store: up to a minute each.
+            library and writes to a temporary folder: up to a minute each.
 
     Returns:
         Device, versions, store, and each backend: usable, or why not and what to install. ``print`` shows tables.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from aitune.torch.backend import Backend
 from aitune.torch.backend.registry import backend_by_name
+from aitune.torch.config import config
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.module import Module
 from aitune.torch.tune_strategy import OneBackendStrategy
@@ -39,7 +42,10 @@ def main(name: str) -> int:
     backend = kind(kind.config_class(**options)) if options else kind()
     device = "cuda" if "cuda" in backend.devices and torch.cuda.is_available() else "cpu"
     try:
-        rehearse(backend, device)
+        # A store of its own and empty: an engine that was kept earlier would say nothing about building one.
+        with tempfile.TemporaryDirectory(prefix="aitune-doctor-") as folder:
+            config.cache_dir = Path(folder)
+            rehearse(backend, device)
     except Exception as error:  # noqa: BLE001 - backends run foreign code
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - read by doctor
         return 1
