@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from aitune.exceptions import BackendNotInstalledError, BackendUnsupportedError
+from aitune.testing import BackendContract
 from aitune.torch.backend import TorchAOBackend, TorchAOBackendConfig
 
 needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
@@ -147,3 +148,16 @@ def test_a_config_of_the_library_is_taken_as_it_is(tied):
         own = TorchAOBackend(TorchAOBackendConfig(quantization_config=config))
         assert own._quantise(_twin(tied.module, "TorchAOBackend")) == precision
         assert own.unsuitable(tied) is None
+
+
+@needs_torchao
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestTorchAOBackend(BackendContract):
+    """The contract of backends; the default options choose no scheme, so that the registered one is not tested."""
+
+    precision = "int8"
+    frees_memory = False  # torch.compile keeps code, and what it traced, for the process
+
+    def make_backend(self):
+        return backend(quantization="int8wo")
