@@ -30,7 +30,10 @@ from aitune.torch.backend.registry import (
     backend_by_name,
     default_backends,
     missing_requirement,
+    stands_in,
+    superfluous,
 )
+from aitune.torch.trial import Trial, Verdict
 
 
 class OtherBackend(Backend):
@@ -126,15 +129,6 @@ def test_what_does_not_suit_the_device_is_known_before_building(backend, reason,
         backend.build(linear_job)
 
 
-@pytest.mark.parametrize("backend", [TorchInductorAotBackend(), TorchAOBackend(TorchAOBackendConfig("int8wo"))])
-def test_what_is_not_built_yet_says_so(backend, linear_job, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchao", sys)
-
-    assert backend.unsuitable(linear_job) is None
-    with pytest.raises(BackendUnsupportedError, match="not built yet in this version"):
-        backend.build(linear_job)
-
-
 def test_who_tries_all_on_a_cpu_gets_the_quickest_to_build_first_and_torch_compile_frozen():
     cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
 
@@ -189,3 +183,14 @@ def test_importing_the_backends_imports_no_library():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_torch_compile_stands_in_where_the_same_code_could_not_be_exported():
+    cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
+    (frozen,) = [backend for backend in cpu if stands_in(backend)]
+    failed = Trial(backend="TorchInductorAotBackend()", verdict=Verdict.unsupported)
+    measured = Trial(backend="TorchInductorAotBackend()", verdict=Verdict.slower, speedup=0.9)
+
+    assert superfluous(frozen, [failed]) is None
+    assert "was measured" in (superfluous(frozen, [measured]) or "")
+    assert superfluous(cpu[1], [measured]) is None

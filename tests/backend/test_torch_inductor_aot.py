@@ -1,7 +1,9 @@
 """What is particular to AOTInductor: options, memory of outputs, files, processors, what it needs and leaves behind."""
 
+import gc
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -174,3 +176,28 @@ def test_a_part_of_the_range_is_served_and_kept(job_of, built, assert_same, tmp_
         assert one.notes[0].startswith("serves batch0")
         assert_same(one.run(job.samples[1].args[0]), module(job.samples[1].args[0]))
         one.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells allocated memory by /proc")
+def test_what_an_engine_allocates_is_there_for_the_next(job_of, built, tmp_path):
+    module = nn.Sequential(nn.Linear(64, 1 << 15), nn.ReLU(), nn.Linear(1 << 15, 64)).eval()  # 16 MB of weights
+    job = job_of(module, *[(size, (torch.randn(size, 64),), {}) for size in (1, 4)])
+    engine = built(AOT, job)
+    engine.save(tmp_path)
+    engine.close()
+    after = []
+    for _ in range(5):
+        engine = AOT.load(job, tmp_path)
+        engine.run(*job.samples[0].args)
+        engine.close()
+        gc.collect()
+        after.append(allocated())
+
+    assert after[-1] - after[1] < 12 << 20, "the weights of every engine are still there"
+
+
+def allocated():
+    """Return the bytes of memory that is backed by no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])

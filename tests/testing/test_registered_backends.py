@@ -20,6 +20,10 @@ RUN = {
 }
 SLOW = {"TorchInductorAotBackend", "TorchInductorJitBackend"}  # compile each module for a quarter of a minute
 
+# A library that AOTInductor made stays mapped until the process ends: file pages, which the system may drop. What it
+# allocates is given back; tests/backend/test_torch_inductor_aot.py measures that.
+KEEPS_ITS_LIBRARY = {"TorchInductorAotBackend"}
+
 
 def copied(test):
     """Copy a function, so that a mark on it is not one on the suite's own."""
@@ -34,6 +38,7 @@ def contract_of(name: str, kind: type) -> type[BackendContract]:
     """Make the test class of one backend."""
     body = {"make_backend": lambda self: kind(), "__doc__": f"The contract of {name}."}
     body["required"] = tuple(case.name for case in BackendContract().cases()) if name in RUN else ()
+    body["frees_memory"] = name not in KEEPS_ITS_LIBRARY
     if name not in RUN:  # a process for each, of which the library is mostly missing here as well
         test = BackendContract.test_constructing_it_needs_neither_library_nor_device
         body[test.__name__] = pytest.mark.slow(copied(test))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,16 @@ import torch
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend.availability import missing_requirement
 from aitune.torch.backend.base import Backend
+from aitune.torch.trial import Trial
 
-__all__ = ["available_backends", "backend_by_name", "default_backends", "missing_requirement"]
+__all__ = [
+    "available_backends",
+    "backend_by_name",
+    "default_backends",
+    "missing_requirement",
+    "stands_in",
+    "superfluous",
+]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -75,6 +84,9 @@ _ON_CUDA: tuple[Candidate, ...] = (
 # Fewer bits are a decision of the user: tried only where a check of theirs says what they may cost.
 _FEWER_BITS: tuple[Candidate, ...] = (("TorchAOBackend", {"quantization": "int8dq"}),)
 
+# Both have the same kernels; the second is for modules that cannot be exported, and costs a compilation in this process.
+_STANDS_IN_FOR = {"TorchInductorJitBackend(freezing=True)": "TorchInductorAotBackend"}
+
 _TAKES_THE_FIRST = "FirstWinsStrategy"
 
 
@@ -128,6 +140,18 @@ def default_backends(strategy: str, device: torch.device, *, lower_precision: bo
     if lower_precision:
         listed += _FEWER_BITS
     return tuple(_configured(name, options) for name, options in listed)
+
+
+def stands_in(backend: Backend[Any]) -> bool:
+    """Whether a default candidate is there for the case that another one cannot be built."""
+    return backend.describe() in _STANDS_IN_FOR
+
+
+def superfluous(backend: Backend[Any], trials: Sequence[Trial]) -> str | None:
+    """Return why a default candidate need not be tried after these trials, None if it should be."""
+    other = _STANDS_IN_FOR.get(backend.describe())
+    measured = any(trial.backend.startswith(f"{other}(") and trial.speedup is not None for trial in trials)
+    return f"{other}, which compiles the same code with less to do a call, was measured" if measured else None
 
 
 def _configured(name: str, options: dict[str, Any]) -> Backend[Any]:

@@ -121,7 +121,19 @@ class Bench:
         Returns:
             The trial; failures of any kind are verdicts, never exceptions.
         """
-        trial, error, timing = self._attempt(backend)
+        return self._noted(backend, *self._attempt(backend))
+
+    def skip(self, backend: Backend[Any], reason: str) -> Trial:
+        """Leave a candidate out, and say why."""
+        return self._noted(backend, Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=reason))
+
+    def _noted(
+        self,
+        backend: Backend[Any],
+        trial: Trial,
+        error: Exception | None = None,
+        timing: PairedTiming | None = None,
+    ) -> Trial:
         self._findings.append((backend, Known(trial, timing)))
         if error is not None:
             self._errors[id(trial)] = error

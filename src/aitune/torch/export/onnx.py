@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,30 +90,47 @@ def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OnnxFile
     inputs = flat_inputs(job)
     versions = [tensor._version for tensor in inputs]
     names = _input_names(job.graph)
-    with torch.no_grad(), _without_fused_attention(), preserved(job.module, backend):
-        flat(*inputs)  # to learn the outputs, and that the forward runs at this size
-        outputs = [output_name(i) for i in range(flat.routes.computed)]
-        try:
-            torch.onnx.export(
-                flat,
-                inputs,
-                str(path),
-                input_names=names,
-                output_names=outputs,
-                dynamic_axes={name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes},
-                opset_version=opset,
-                dynamo=False,
-                verbose=False,
-                do_constant_folding=not job.module.training,
-                training=torch.onnx.TrainingMode.PRESERVE,
-            )
-        except Exception as error:
-            raise _refused(error, backend) from error
-    if versions != [tensor._version for tensor in inputs]:
-        raise BackendUnsupportedError(backend, "forward changes its inputs in place")
-    if not flat.routes.computed:
-        raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
+    with tempfile.TemporaryDirectory(prefix="traced-", dir=path.parent) as folder:
+        part = Path(folder)  # over 2 GB the model becomes a file for each weight
+        with torch.no_grad(), _without_fused_attention(), preserved(job.module, backend):
+            flat(*inputs)  # to learn the outputs, and that the forward runs at this size
+            outputs = [output_name(i) for i in range(flat.routes.computed)]
+            try:
+                torch.onnx.export(
+                    flat,
+                    inputs,
+                    str(part / path.name),
+                    input_names=names,
+                    output_names=outputs,
+                    dynamic_axes={
+                        name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes
+                    },
+                    opset_version=opset,
+                    dynamo=False,
+                    verbose=False,
+                    do_constant_folding=not job.module.training,
+                    training=torch.onnx.TrainingMode.PRESERVE,
+                )
+            except Exception as error:
+                raise _refused(error, backend) from error
+        if versions != [tensor._version for tensor in inputs]:
+            raise BackendUnsupportedError(backend, "forward changes its inputs in place")
+        if not flat.routes.computed:
+            raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
+        _gather(part, path)
     return OnnxFile(flat.routes)
+
+
+def _gather(part: Path, path: Path) -> None:
+    """Bring a model out of a folder; weights that lie beside it become one file with ``.data`` appended."""
+    if [file.name for file in part.iterdir()] == [path.name]:
+        (part / path.name).replace(path)
+    else:
+        import onnx
+
+        # The weights are read into memory: the whole model once more, while the module is there.
+        model = onnx.load(str(part / path.name))
+        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend import Backend
-from aitune.torch.backend.registry import default_backends
+from aitune.torch.backend.registry import default_backends, stands_in, superfluous
 from aitune.torch.bench.rules import Rules
 from aitune.torch.check.check import Check
 from aitune.torch.measure import DEFAULT_MIN_GAIN, ProfilingConfig
@@ -174,9 +174,10 @@ class ListStrategy(TuneStrategy):
         """Try every candidate; return the best accepted trial, None if there is none."""
         best: Trial | None = None
         candidates = self._listed(bench.device, bench.rules.check)
-        bench.build_ahead(candidates)
+        bench.build_ahead([one for one in candidates if self.backends is not None or not stands_in(one)])
         for backend in candidates:
-            trial = bench.try_(backend)
+            reason = None if self.backends is not None else superfluous(backend, bench.trials)
+            trial = bench.try_(backend) if reason is None else bench.skip(backend, reason)
             if trial.accepted:
                 best = trial if best is None else bench.best([best, trial])
                 bench.close_losers(keep=best)

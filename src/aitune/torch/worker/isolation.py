@@ -28,15 +28,17 @@ def open_executor(folders: BuildFolders, *, early: bool = False) -> Iterator[Exe
     if config.isolation == "none":
         yield None
         return
-    hindrance = ProcessExecutor.hindrance()
-    with (
-        _NoExecutor(hindrance)
-        if hindrance is not None
-        else ProcessExecutor(folders, config.max_parallel_builds) as executor
-    ):
+    with _executor(folders) as executor:
         if early:
             executor.open()
         yield executor
+
+
+def _executor(folders: BuildFolders) -> Executor:
+    hindrance = ProcessExecutor.hindrance()
+    if hindrance is not None:
+        return _NoExecutor(hindrance)
+    return ProcessExecutor(folders, config.max_parallel_builds)
 
 
 class _NoExecutor(Executor):
