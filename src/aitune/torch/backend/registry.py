@@ -84,7 +84,7 @@ _ON_CUDA: tuple[Candidate, ...] = (
 # Fewer bits are a decision of the user: tried only where a check of theirs says what they may cost.
 _FEWER_BITS: tuple[Candidate, ...] = (("TorchAOBackend", {"quantization": "int8dq"}),)
 
-# Both have the same kernels; the second is for modules that cannot be exported, and costs a compilation in this process.
+# Both have the same kernels; the first is for modules that cannot be exported, and is compiled in this process again.
 _STANDS_IN_FOR = {"TorchInductorJitBackend(freezing=True)": "TorchInductorAotBackend"}
 
 _TAKES_THE_FIRST = "FirstWinsStrategy"
