@@ -138,7 +138,7 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
 
 def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
     tests: list[str] = []
-    bound: set[str] = set()
+    bound: dict[str, DynamicDim] = {}
     accesses = leaf_expressions(graph, names)
     for access in accesses:
         if isinstance(access.spec, TensorSpec):
@@ -157,7 +157,7 @@ def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
     return tests
 
 
-def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: dict[str, DynamicDim]) -> str:
     value = text
     tests = []
     if not text.isidentifier():  # read a nested leaf once
@@ -178,7 +178,7 @@ def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]
     return " and ".join(tests)
 
 
-def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: dict[str, DynamicDim]) -> str:
     if not any(isinstance(size, DynamicDim) for size in spec.shape):
         return f"{value}.shape == {tuple(spec.shape)}"
     shape = f"{names.prefix}s"
@@ -189,9 +189,22 @@ def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]
         elif size.name in bound:
             tests.append(f"{shape}[{axis}] == {names.prefix}d_{size.name}")
         else:
-            bound.add(size.name)
-            tests.append(f"{size.min} <= ({names.prefix}d_{size.name} := {shape}[{axis}]) <= {size.max}")
+            variable = f"{names.prefix}d_{size.name}"
+            tests.append(f"{size.min} <= ({variable} := {shape}[{axis}]) <= {size.max}")
+            tests += _unit_conditions(size, names, bound)
+            bound[size.name] = size
     return " and ".join(tests)
+
+
+def _unit_conditions(size: DynamicDim, names: Names, bound: dict[str, DynamicDim]) -> list[str]:
+    """Return the conditions that tie a dimension to the others of its unit."""
+    if not size.unit:
+        return []
+    variable = f"{names.prefix}d_{size.name}"
+    leader = next((dim for dim in bound.values() if dim.unit == size.unit), None)
+    if leader is None:
+        return [f"{variable} % {size.per_unit} == 0"] if size.per_unit > 1 else []
+    return [f"{variable} * {leader.per_unit} == {names.prefix}d_{leader.name} * {size.per_unit}"]
 
 
 def _constant_condition(text: str, value: Any, names: Names) -> str:
