@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from aitune.exceptions import AITuneUserInputError
 
 __all__ = ["BatchDim", "DynamicDim", "Shapes", "Size", "infer_dims"]
+
+
+DimT = TypeVar("DimT", bound="DynamicDim")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class DynamicDim:
     min: int
     max: int
     opt: int | None = None
-    unit: str = field(default="", kw_only=True, repr=False, compare=False)
-    per_unit: int = field(default=1, kw_only=True, repr=False, compare=False)
+    unit: str = field(default="", init=False, repr=False, compare=False)
+    per_unit: int = field(default=1, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -54,6 +58,18 @@ class DynamicDim:
             raise AITuneUserInputError(
                 f"{type(self).__name__} {self.name!r}: opt={self.opt} is outside {self.min} to {self.max}"
             )
+
+
+    def of_unit(self: DimT, unit: str, per_unit: int) -> DimT:
+        """Return the same dimension as one of a unit."""
+        tied = replace(self)
+        object.__setattr__(tied, "unit", unit)
+        object.__setattr__(tied, "per_unit", per_unit)
+        return tied
+
+    def changed(self: DimT, **fields: Any) -> DimT:
+        """Return the same dimension with other fields, its unit kept."""
+        return replace(self, **fields).of_unit(self.unit, self.per_unit)
 
 
 class BatchDim(DynamicDim):
@@ -97,7 +113,7 @@ def infer_dims(calls: Sequence[Shapes], batch_sizes: Sequence[int | None]) -> tu
         low, high = max(min(seen), 1), max(seen)
         if seen in multiples:
             number, times = sum(one.unit == "batch" for one in dims.values()), multiples[seen]
-            dims[seen] = BatchDim(f"batch{number}", max(low, times), high, unit="batch", per_unit=times)
+            dims[seen] = BatchDim(f"batch{number}", max(low, times), high).of_unit("batch", times)
         else:
             number = sum(not isinstance(one, BatchDim) for one in dims.values())
             dims[seen] = DynamicDim(f"dim{number}", low, high)
@@ -151,5 +167,5 @@ def _tied(dims: Sequence[tuple[tuple[int, ...], DynamicDim]]) -> dict[tuple[int,
             common = math.gcd(*(times for _, _, times in family))
             unit = family[0][1].name
             for seen, dim, times in family:
-                tied[seen] = replace(dim, unit=unit, per_unit=times // common)
+                tied[seen] = dim.of_unit(unit, times // common)
     return tied

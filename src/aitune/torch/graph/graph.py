@@ -167,7 +167,7 @@ def _reaching(spec: CallSpec, limits: Mapping[str, int]) -> CallSpec:
     def reach(leaf: Leaf) -> Leaf:
         if not isinstance(leaf, TensorSpec):
             return leaf
-        sizes = (replace(s, max=limits[s.name]) if isinstance(s, BatchDim) else s for s in leaf.shape)
+        sizes = (s.changed(max=limits[s.name]) if isinstance(s, BatchDim) else s for s in leaf.shape)
         return replace(leaf, shape=tuple(sizes))
 
     return CallSpec(spec.structure, tuple(reach(leaf) for leaf in spec.leaves))

@@ -25,7 +25,7 @@ from aitune.torch.graph.tree import Structure, flatten
 __all__ = ["MAX_SHAPES", "Layout", "Observation"]
 
 MAX_SHAPES = 4096
-"""Distinct shapes kept for one graph; later ones only count. Bounds memory in a long recording."""
+"""Distinct shapes kept for one graph; later ones only widen ranges. Bounds memory in a long recording."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -95,12 +95,18 @@ class Observation:
         self.unstable: str | None = None
         self._capacity = capacity
         self._seen: dict[tuple[Shapes, Shapes, int | None], None] = {}
+        self._ranges: list[tuple[int, int]] = []
         self._samples: list[tuple[int, Shapes, Sample]] = []
 
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The samples kept, in order of size."""
         return tuple(sample for _, _, sample in self._samples)
+
+    @property
+    def input_shapes(self) -> tuple[Shapes, ...]:
+        """The shapes of the input tensors of every call that counts, each once."""
+        return tuple(dict.fromkeys(inputs for inputs, _, _ in self._seen))
 
     def wants(self, shapes: Shapes) -> bool:
         """Whether a call of these shapes would be kept as a sample: few were, or its size spreads them wider."""
@@ -122,8 +128,10 @@ class Observation:
             self.outputs = outputs
         elif self.unstable is None:
             self.unstable = _difference(self.outputs, outputs)
-        if self.unstable is None and len(self._seen) < MAX_SHAPES:
-            self._seen[inputs.shapes, outputs.shapes, batch_size] = None
+        if self.unstable is None:
+            wider = self._widens(inputs.shapes + outputs.shapes)
+            if wider or len(self._seen) < MAX_SHAPES:
+                self._seen[inputs.shapes, outputs.shapes, batch_size] = None
         if sample is not None:
             self._keep(sample, inputs.shapes)
 
@@ -141,6 +149,13 @@ class Observation:
             training=self.training,
             form=self.form,
         )
+
+    def _widens(self, shapes: Shapes) -> bool:
+        """Take note of the sizes of a call; tell whether one was outside the range of all before."""
+        sizes = [size for shape in shapes for size in shape]
+        before = self._ranges or [(size, size) for size in sizes]
+        self._ranges = [(min(low, size), max(high, size)) for (low, high), size in zip(before, sizes, strict=True)]
+        return self._ranges != before
 
     def _keep(self, sample: Sample, shapes: Shapes) -> None:
         volume = _volume(shapes)
