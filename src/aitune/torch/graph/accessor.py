@@ -258,6 +258,9 @@ class _Plan:
             self._visit_whole(node, text)
             return
         self.conditions.append(f"{self.names.of(type, 'type')}({text}) is {_type_name(node, self.names)}")
+        if _is_plain_dataclass(node) and node.kind is not None and node.kind.__dictoffset__:
+            # Attributes beside the fields may mean something to the forward.
+            self.conditions.append(f"{self.names.of(len, 'len')}({text}.__dict__) == {len(node.keys)}")
         if _is_mapping(node):
             keys = [str.__repr__(key) for key in node.keys]
             self.conditions.append(f"[*{text}] == [{', '.join(keys)}]")
@@ -285,14 +288,19 @@ def _child_accesses(node: Structure, text: str, names: Names) -> list[str] | Non
     if node.kind in (tuple, list) or _is_named_tuple(node):
         return [f"{text}[{i}]" for i in range(len(node.keys))]
     if _is_mapping(node):
-        if any(type(key) is not str for key in node.keys):
-            return None  # 1, 1.0 and True are one key
+        other_keys = any(type(key) is not str for key in node.keys)  # 1, 1.0 and True are one key
+        if other_keys or (node.kind not in pytree.SUPPORTED_NODES and not _is_model_output(node)):
+            return None  # the latter may have attributes beside its items
         if _is_model_output(node):  # its own __getitem__ makes a dict first
             return [f"{names.of(dict.__getitem__, 'item')}({text}, {key!r})" for key in node.keys]
         return [f"{text}[{key!r}]" for key in node.keys]
-    if node.kind not in pytree.SUPPORTED_NODES and dataclasses.is_dataclass(node.kind):
+    if _is_plain_dataclass(node) and node.mark is None:
         return [f"{text}.{key}" for key in node.keys]
     return None
+
+
+def _is_plain_dataclass(node: Structure) -> bool:
+    return node.kind not in pytree.SUPPORTED_NODES and dataclasses.is_dataclass(node.kind)
 
 
 def _is_named_tuple(node: Structure) -> bool:

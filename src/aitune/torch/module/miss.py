@@ -10,7 +10,7 @@ import torch
 
 from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.spec import TensorSpec, is_tensor
+from aitune.torch.graph.spec import TensorSpec, is_plain_tensor
 from aitune.torch.graph.tree import path_text
 from aitune.torch.module.route import HOOKS, Route, global_hooks, plain_context
 
@@ -96,7 +96,7 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
 
 def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
     name = path_text(spec.path)
-    if not is_tensor(leaf) or leaf.layout is not torch.strided:
+    if not is_plain_tensor(leaf):
         return 3, Miss("type", f"{name} is a {type(leaf).__name__}")
     if leaf.dtype is not spec.dtype:
         return 3, Miss("dtype", f"{name} is {leaf.dtype}, recorded was {spec.dtype}")

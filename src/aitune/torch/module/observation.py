@@ -7,8 +7,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from aitune.torch.graph.dims import Size, infer_dims
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
@@ -18,7 +16,9 @@ from aitune.torch.graph.spec import (
     Leaf,
     Opaque,
     TensorSpec,
+    constant_key,
     constant_or_opaque,
+    is_plain_tensor,
 )
 from aitune.torch.graph.tree import Structure, flatten
 
@@ -186,7 +186,7 @@ class Observation:
 
 
 def _leaf(path: tuple[Any, ...], value: Any) -> Leaf:
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
+    if is_plain_tensor(value):
         return TensorSpec(path, tuple(value.shape), value.dtype, value.device)
     return constant_or_opaque(path, value)
 
@@ -196,8 +196,7 @@ def _mark(leaf: Leaf, constants: bool) -> Hashable:
         return len(leaf.shape), leaf.dtype, leaf.device
     if isinstance(leaf, Opaque):
         return leaf.kind
-    value = leaf.value.hex() if isinstance(leaf.value, float) else leaf.value
-    return (type(leaf.value), value) if constants else (type(leaf.value),)
+    return constant_key(leaf.value) if constants else (type(leaf.value),)
 
 
 def _volume(shapes: Shapes) -> int:

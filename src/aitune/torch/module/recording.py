@@ -8,18 +8,20 @@ from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-import torch
-
 from aitune.torch.config import config
 from aitune.torch.graph.sample import Sample, cloned
 from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.module.observation import Layout, Observation
+from aitune.torch.module.route import PLAIN
 from aitune.torch.module.slot import Slot
 
 __all__ = ["MAX_GRAPHS_PER_STRUCTURE", "Recording", "batch_of"]
 
 MAX_GRAPHS_PER_STRUCTURE = 8
 """Graphs that differ only in leaves that are no tensors: a scalar that always changes must not multiply builds."""
+
+MAX_GRAPHS = 64
+"""Graphs of one module: arguments that are nested in another way at each call must not multiply builds either."""
 
 _batch_size: ContextVar[int | None] = ContextVar("aitune_batch_size", default=None)
 
@@ -76,26 +78,45 @@ class Recording:
             arguments = self.signature.bind(args, kwargs)
         except TypeError:
             return slot.original(*args, **kwargs)  # raises what the user would have seen
-        inputs = Layout.of(arguments)
-        seen = self._observation(inputs, slot.module.training, CallForm(len(args), tuple(kwargs)))
-        if seen is None:
-            self._skip(f"more than {MAX_GRAPHS_PER_STRUCTURE} values of an argument that is no tensor")
-            return slot.original(*args, **kwargs)
-        sample = _copy(args, kwargs) if seen.wants(inputs.shapes) else None
+        taken = self._taken(arguments, args, kwargs, slot.module.training)
         result = slot.original(*args, **kwargs)
-        outputs = Layout.of(result)
-        with self._lock:
-            self.calls += 1
-            seen.add(inputs, outputs, sample, _batch_size.get())
+        if taken is not None:
+            seen, inputs, sample = taken
+            outputs = Layout.of(result)
+            with self._lock:
+                self.calls += 1
+                seen.add(inputs, outputs, sample, _batch_size.get())
         return result
 
-    def _observation(self, inputs: Layout, training: bool, form: CallForm) -> Observation | None:
+    def _taken(
+        self, arguments: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
+    ) -> tuple[Observation, Layout, Sample | None] | None:
+        """Return what is kept of a call that is about to be made, None where it is not recorded."""
+        try:
+            inputs = Layout.of(arguments)
+            seen = self._observation(inputs, training, CallForm(len(args), tuple(kwargs)))
+            if isinstance(seen, str):
+                self._skip(seen)
+                return None
+            sample = _copy(args, kwargs) if seen.wants(inputs.shapes) else None
+            if sample is not None and Layout.of(self.signature.bind(sample.args, sample.kwargs)) != inputs:
+                self._skip("an argument that is another one after its parts were copied")
+                return None
+        except Exception as error:  # noqa: BLE001 - containers are the user's code, and the call has to be answered
+            self._skip(f"an argument that cannot be copied ({type(error).__name__}: {error})")
+            return None
+        return seen, inputs, sample
+
+    def _observation(self, inputs: Layout, training: bool, form: CallForm) -> Observation | str:
+        """Return where a call belongs, or why it belongs nowhere."""
         key = training, inputs.identity(constants=config.strict_mode)
         structure = training, inputs.identity(constants=False)
         with self._lock:
             if key not in self._observations:
                 if self._by_structure.get(structure, 0) >= MAX_GRAPHS_PER_STRUCTURE:
-                    return None
+                    return f"more than {MAX_GRAPHS_PER_STRUCTURE} values of an argument that is no tensor"
+                if len(self._observations) >= MAX_GRAPHS:
+                    return f"more than {MAX_GRAPHS} structures of arguments"
                 self._by_structure[structure] = self._by_structure.get(structure, 0) + 1
                 self._observations[key] = Observation(inputs, training, form, config.max_num_samples_stored)
             return self._observations[key]
@@ -111,11 +132,5 @@ def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
 
 
 def _not_plain() -> str | None:
-    """Return why a call in this context cannot be one of a graph."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return "tracing"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "torch.func transform"
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        return "autocast"
-    return None
+    """Return why a call in this context cannot be one of a graph; gradients do no harm here."""
+    return next((reason for reason, holds in PLAIN if not holds()), None)

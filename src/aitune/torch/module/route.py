@@ -6,7 +6,9 @@ holds all conditions as plain expressions, cheapest first; its answer is a funct
 
 from __future__ import annotations
 
+import enum
 import math
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +30,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "Route", "compile_route", "global_hooks", "plain_context"]
+__all__ = ["HOOKS", "PLAIN", "Route", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -39,6 +41,16 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+
+
+PLAIN: tuple[tuple[str, Callable[[], bool]], ...] = (
+    ("autocast", lambda: not _autocast_enabled()),
+    ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
+    ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+    ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
+    ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
+)
+"""Conditions on the context of a call that hold for every graph, each with the reason where it does not."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +113,9 @@ def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
     Args:
         training: The training flag that the graph was recorded with.
     """
-    conditions: list[tuple[str, Callable[[], bool]]] = [
-        ("autocast", lambda: not _autocast_enabled()),
-        ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
-        ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
-        ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
-        ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
-    ]
     if training:
-        conditions.append(("gradients enabled while training", lambda: not torch.is_grad_enabled()))
-    else:
-        conditions.append(("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled()))
-    return conditions
+        return [*PLAIN, ("gradients enabled while training", lambda: not torch.is_grad_enabled())]
+    return [*PLAIN, ("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled())]
 
 
 def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> list[str]:
@@ -210,6 +213,8 @@ def _unit_conditions(size: DynamicDim, names: Names, bound: dict[str, DynamicDim
 def _constant_condition(text: str, value: Any, names: Names) -> str:
     if value is None or isinstance(value, bool):
         return f"{text} is {value}"
+    if isinstance(value, (enum.Enum, type, types.FunctionType)):
+        return f"{text} is {names.of(value, 'constant')}"
     if type(value) in (int, str) or (type(value) is float and value != 0 and math.isfinite(value)):
         return f"{names.of(type, 'type')}({text}) is {names.of(type(value), 'kind')} and {text} == {value!r}"
     return f"{names.of(same_constant, 'same')}({text}, {names.of(value, 'constant')})"
