@@ -351,3 +351,73 @@ def test_the_quick_check_and_its_twin_route_as_the_slow_router_does(cases):
     calls, routed = (sum(column) for column in zip(*totals))
     assert routed > calls / 10  # it is worth something only if both answers are common
     assert routed < calls * 9 / 10
+
+
+# ----------------------------------------------------------------------------------- tuned equals eager
+
+
+def twice(value):
+    """Return a nested value with its tensors doubled: what the generated forwards compute."""
+    if isinstance(value, torch.Tensor):
+        return value * 2
+    if dataclasses.is_dataclass(value):
+        return type(value)(*(twice(getattr(value, f.name)) for f in dataclasses.fields(value)))
+    if isinstance(value, (dict, UserDict)):
+        return type(value)((key, twice(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        items = [twice(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def written_out(value):
+    """Return a nested value with nothing hidden in it, for a comparison of types and values."""
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, value.tolist()
+    if dataclasses.is_dataclass(value):
+        return type(value), [written_out(getattr(value, f.name)) for f in dataclasses.fields(value)]
+    if isinstance(value, (dict, UserDict)):
+        return type(value), [(type(key), key, written_out(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [written_out(item) for item in value]
+    return type(value), repr(value)
+
+
+def flat_engine(graph, module):
+    """Serve a graph as real backends do: the call's tensors in, the output's tensors out, both put together again."""
+    forward, apart = compile_forward(graph, module.forward), compile_output_accessor(graph)
+    together = compile_output(graph)
+    return compile_call(graph, lambda tensors: together([tensor.clone() for tensor in apart(forward(*tensors))]))
+
+
+def test_what_engines_answer_is_what_eager_answers_types_included(cases, install, engine_of):
+    served = []
+
+    @settings(max_examples=cases)
+    @given(st.randoms(use_true_random=True))
+    def every(chance):
+        generator = Generator(chance)
+        parameters = generator.signature()
+        module = module_of(parameters, generator, twice)
+        recording, _ = recorded_calls(generator, parameters, module)
+        graphs = [seen.graph(f"graph{i}", recording.signature) for i, seen in enumerate(recording.observations)]
+        stable = [not seen.unstable and seen.samples for seen in recording.observations]
+        graphs = [graph for graph, usable in zip(graphs, stable) if usable]
+        if not graphs:
+            return
+        engines = [engine_of(flat_engine(graph, module), live_weights=True) for graph in graphs]
+        dispatcher = install(module, *zip(graphs, engines))
+        for _ in range(5):
+            sizes = {"b": chance.randrange(1, 5), "l": chance.randrange(1, 7)}
+            sizes |= {"bb": 2 * sizes["b"], "m": 2 * sizes["l"]}
+            args, kwargs = generator.call(parameters, sizes, odd=chance.choice([0.0, 0.1]))
+            try:
+                expected = module.forward(*args, **kwargs)
+            except TypeError:
+                continue
+            assert written_out(module(*args, **kwargs)) == written_out(expected)
+        assert "engine failed" not in dispatcher.stats.fallbacks
+        served.append(sum(dispatcher.stats.engine_calls.values()))
+
+    every()
+    assert sum(served) > len(served)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["CallForm", "CallSignature"]
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -58,6 +59,20 @@ class CallSignature:
         bound = inspect.Signature(self.parameters).bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def covering(self, form: CallForm, names: Collection[str]) -> CallForm:
+        """Return the form with parameters that it leaves out and that must not take their defaults written as well."""
+        positional, keywords = form.positional, list(form.keywords)
+        for index, parameter in enumerate(self.parameters):
+            name = parameter.name
+            if name not in names or name in keywords or parameter.kind in _VARIADIC:
+                continue
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional = max(positional, index + 1)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY or index >= positional:
+                keywords.append(name)
+        by_position = [p.name for p in self.parameters if p.kind in _POSITIONAL][:positional]
+        return CallForm(positional, tuple(name for name in keywords if name not in by_position))
 
     def call(
         self, arguments: Mapping[str, Any], form: CallForm | None = None

@@ -147,7 +147,7 @@ class Observation:
             inputs=self.inputs.spec(sizes[:split]),
             outputs=self.outputs.spec(sizes[split:]),
             training=self.training,
-            form=self.form,
+            form=signature.covering(self.form, {str(leaf.path[0]) for leaf in self.inputs.tensors}),
         )
 
     def _widens(self, shapes: Shapes) -> bool:
