@@ -109,13 +109,13 @@ class SlowRouter:
         histories = [[seen[place][0] for _, seen in calls] for place in range(len(sizes))]
         axes = [axis for _, axis in calls[0][1]]
         varies = [len(set(history)) > 1 and max(history) > 1 for history in histories]
-        for history, varying, size in zip(histories, varies, sizes):
+        for history, varying, size in zip(histories, varies, sizes, strict=True):
             if varying and not max(1, min(history)) <= size <= max(history):
                 return False
             if not varying and size != max(history):
                 return False
         a_sample = [
-            self.entries_a_sample(history, batches, [a for h, a in zip(histories, axes) if h == history])
+            self.entries_a_sample(history, batches, [a for h, a in zip(histories, axes, strict=True) if h == history])
             for history in histories
         ]
         for i in range(len(sizes)):
@@ -126,7 +126,7 @@ class SlowRouter:
                 return False
             if a_sample[i] and a_sample[j] and sizes[i] * a_sample[j] != sizes[j] * a_sample[i]:
                 return False
-            one_ratio = len({a / b if b else None for a, b in zip(histories[i], histories[j])}) == 1
+            one_ratio = len({a / b if b else None for a, b in zip(histories[i], histories[j], strict=True)}) == 1
             if not a_sample[i] and not a_sample[j] and one_ratio and len(set(histories[i])) > 2:
                 first, second = max(histories[i]), max(histories[j])
                 if sizes[i] * second != sizes[j] * first:
@@ -136,7 +136,7 @@ class SlowRouter:
     @staticmethod
     def entries_a_sample(history, batches, axes):
         """Return how many entries of an axis belong to one sample, None if it is no axis of batches."""
-        ratios = {size / batch for size, batch in zip(history, batches)}
+        ratios = {size / batch for size, batch in zip(history, batches, strict=True)}
         if len(set(batches)) < 2 or len(ratios) != 1 or not ratios.copy().pop().is_integer():
             return None
         ratio = int(ratios.pop())
@@ -178,7 +178,11 @@ class Generator:
         chance, parameters = self.chance, []
         names = iter(["type", "x", "len", "y", "options", "z", "mask", "torch", "w"])
         kinds = [("positional only", chance.randrange(0, 2)), ("either", chance.randrange(0, 3))]
-        kinds += [("*", chance.randrange(0, 2)), ("keyword only", chance.randrange(0, 3)), ("**", chance.randrange(0, 2))]
+        kinds += [
+            ("*", chance.randrange(0, 2)),
+            ("keyword only", chance.randrange(0, 3)),
+            ("**", chance.randrange(0, 2)),
+        ]
         defaults = False
         for kind, count in kinds:
             for _ in range(count):
@@ -219,7 +223,7 @@ class Generator:
             return kind(items)
         keys = list(range(len(items))) if kind == "int keys" else ["a", "it's", "c", "d"][: len(items)]
         if kind in (dict, OrderedDict, UserDict, Extended, "int keys"):
-            pairs = list(zip(keys, items))
+            pairs = list(zip(keys, items, strict=True))
             if odd and chance.random() < odd:
                 chance.shuffle(pairs)
                 pairs = pairs[: chance.randrange(0, 5)]
@@ -348,7 +352,7 @@ def test_the_quick_check_and_its_twin_route_as_the_slow_router_does(cases):
         totals.append(check_case(chance))
 
     every()
-    calls, routed = (sum(column) for column in zip(*totals))
+    calls, routed = (sum(column) for column in zip(*totals, strict=True))
     assert routed > calls / 10  # it is worth something only if both answers are common
     assert routed < calls * 9 / 10
 
@@ -402,11 +406,11 @@ def test_what_engines_answer_is_what_eager_answers_types_included(cases, install
         recording, _ = recorded_calls(generator, parameters, module)
         graphs = [seen.graph(f"graph{i}", recording.signature) for i, seen in enumerate(recording.observations)]
         stable = [not seen.unstable and seen.samples for seen in recording.observations]
-        graphs = [graph for graph, usable in zip(graphs, stable) if usable]
+        graphs = [graph for graph, usable in zip(graphs, stable, strict=True) if usable]
         if not graphs:
             return
         engines = [engine_of(flat_engine(graph, module), live_weights=True) for graph in graphs]
-        dispatcher = install(module, *zip(graphs, engines))
+        dispatcher = install(module, *zip(graphs, engines, strict=True))
         for _ in range(5):
             sizes = {"b": chance.randrange(1, 5), "l": chance.randrange(1, 7)}
             sizes |= {"bb": 2 * sizes["b"], "m": 2 * sizes["l"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,16 +91,20 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         before, writes = _compiled_graphs(), False
         try:
             with preserved(job.module), self._freezing(), torch.no_grad():
-                for tensors in _warm_up_inputs(job, self.config.dynamic):
+                for tensors, scalars in _with_scalars(_warm_up_inputs(job, self.config.dynamic), job):
                     versions = [tensor._version for tensor in tensors]
-                    compiled(*tensors)
+                    compiled(*tensors, *scalars)
                     writes = writes or versions != [tensor._version for tensor in tensors]
         except Exception as error:
             raise BackendBuildError(self.name, f"torch.compile fails: {_first_line(error)}") from error
         if _compiled_graphs() == before and not _has_compiled_frames(job.module):
             raise BackendUnsupportedError(self.name, "torch.compile found nothing in the module to compile")
-        execute = _in_one_mode(compiled, as_they_are=writes)
+        execute = _in_one_mode(compiled, len(job.graph.inputs.tensors), as_they_are=writes)
         return FunctionEngine(compile_call(job.graph, execute), _facts(job, self.config))
+
+    def takes_varying(self, kinds: Collection[type]) -> bool:
+        """Whether what changes are numbers, which torch.compile makes symbols of once two values were seen."""
+        return not self.config.freezing and self.config.dynamic is not False and set(kinds) <= {int, float}
 
     def _freezing(self) -> contextlib.AbstractContextManager[Any]:
         if not self.config.freezing:
@@ -138,28 +142,32 @@ def _facts(job: Job, config: TorchInductorJitBackendConfig) -> EngineFacts:
     return EngineFacts(precision=precision, keeps_module=True, live_weights=not config.freezing)
 
 
-def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Callable[[tuple[torch.Tensor, ...]], Any]:
-    """Return a function of a call's tensors that runs in the one way that was compiled while building.
+def _in_one_mode(
+    compiled: Callable[..., Any], tensor_count: int, *, as_they_are: bool
+) -> Callable[[tuple[Any, ...]], Any]:
+    """Return a function of a call's tensors, and of scalars behind them, that runs in the one way that was compiled.
 
     Gradients, inference mode and strides each ask for code of their own, which would be compiled in the middle of
     a call and takes seconds.
 
     Args:
-        compiled: Takes the tensors one by one.
+        compiled: Takes the tensors one by one, then the scalars.
+        tensor_count: How many tensors there are.
         as_they_are: Whether inputs must not be copied, since forward writes to them.
     """
 
-    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
-        plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
+    def execute(operands: tuple[Any, ...]) -> Any:
+        scalars = operands[tensor_count:]
+        plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in operands[:tensor_count]]
         if not as_they_are:
             plain = [tensor.contiguous() for tensor in plain]
         if torch.is_inference_mode_enabled() and not as_they_are:
             with torch.inference_mode(False), torch.no_grad():
-                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain])
+                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain], *scalars)
         if torch.is_grad_enabled():
             with torch.no_grad():
-                return compiled(*plain)
-        return compiled(*plain)
+                return compiled(*plain, *scalars)
+        return compiled(*plain, *scalars)
 
     return execute
 
@@ -170,9 +178,9 @@ def _under_autocast(
     output, output_tensors = compile_output(graph), compile_output_accessor(graph)
     dtypes = [spec.dtype for spec in graph.outputs.tensors]
 
-    def call(*tensors: torch.Tensor) -> Any:
+    def call(*operands: Any) -> Any:
         with torch.autocast(device, dtype=dtype):
-            result = compiled(*tensors)
+            result = compiled(*operands)
         found = output_tensors(result)
         return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
 
@@ -198,6 +206,17 @@ def _warm_up_inputs(job: Job, dynamic: bool | None) -> Iterator[tuple[torch.Tens
     for sizes in [*ones, smallest, largest] if graph.dims else []:
         sample = graph.resized(job.samples[0], sizes)
         yield graph.input_tensors(sample.args, sample.kwargs)
+
+
+def _with_scalars(
+    inputs: Iterator[tuple[torch.Tensor, ...]], job: Job
+) -> Iterator[tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]]:
+    """Yield inputs with what varies beside the tensors: two values, so that a symbol is made of it while building."""
+    varying = job.graph.inputs.varying
+    for tensors in inputs:
+        yield tensors, tuple(leaf.value for leaf in varying)
+        if varying:  # neither 0 nor 1, for which torch.compile makes code of its own
+            yield tensors, tuple(leaf.kind(leaf.value + 1.5 + index) for index, leaf in enumerate(varying))
 
 
 def _compiled_graphs() -> int:

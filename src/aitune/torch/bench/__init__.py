@@ -2,6 +2,6 @@
 
 from aitune.torch.bench.bench import Bench, Path, Tools
 from aitune.torch.bench.rules import Rules
-from aitune.torch.bench.suitability import unusable
+from aitune.torch.bench.suitability import untaken, unusable
 
-__all__ = ["Bench", "Path", "Rules", "Tools", "unusable"]
+__all__ = ["Bench", "Path", "Rules", "Tools", "untaken", "unusable"]

@@ -59,7 +59,6 @@ class DynamicDim:
                 f"{type(self).__name__} {self.name!r}: opt={self.opt} is outside {self.min} to {self.max}"
             )
 
-
     def of_unit(self: DimT, unit: str, per_unit: int) -> DimT:
         """Return the same dimension as one of a unit."""
         tied = replace(self)

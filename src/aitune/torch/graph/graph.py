@@ -28,6 +28,8 @@ class GraphSpec:
         outputs: Structure is what forward returns.
         training: The module's training flag when it was recorded.
         form: How calls that are made up are written: as the first recorded one was.
+        mutates: Whether a recorded call changed an input in place; calls whose inputs share memory then mean something
+            else.
     """
 
     name: str
@@ -36,6 +38,7 @@ class GraphSpec:
     outputs: CallSpec
     training: bool = False
     form: CallForm | None = None
+    mutates: bool = False
 
     @property
     def dims(self) -> dict[str, DynamicDim]:

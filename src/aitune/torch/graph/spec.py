@@ -20,6 +20,7 @@ __all__ = [
     "Leaf",
     "Opaque",
     "TensorSpec",
+    "Varying",
     "constant_key",
     "constant_or_opaque",
     "is_plain_tensor",
@@ -106,7 +107,29 @@ class Opaque:
         return False
 
 
-Leaf = TensorSpec | Constant | Opaque
+@dataclass(frozen=True)
+class Varying:
+    """A leaf that is no tensor and changes from call to call: an engine has to take it as it takes tensors.
+
+    Attributes:
+        path: Where it is.
+        kind: Its exact type.
+        value: That of the first recorded call, for calls that are made up.
+    """
+
+    path: Path
+    kind: type
+    value: Any = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{path_text(self.path)}: any {self.kind.__name__}"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is of the type."""
+        return type(value) is self.kind
+
+
+Leaf = TensorSpec | Constant | Varying | Opaque
 """One leaf of a call."""
 
 
@@ -126,6 +149,11 @@ class CallSpec:
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors among the leaves, in order."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, TensorSpec))
+
+    @property
+    def varying(self) -> tuple[Varying, ...]:
+        """The leaves that an engine must take beside the tensors, in order."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Varying))
 
     @property
     def opaque(self) -> tuple[Opaque, ...]:

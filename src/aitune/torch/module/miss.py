@@ -12,7 +12,7 @@ from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import TensorSpec, is_plain_tensor
 from aitune.torch.graph.tree import path_text
-from aitune.torch.module.route import HOOKS, Route, global_hooks, plain_context
+from aitune.torch.module.route import HOOKS, Route, apart, global_hooks, plain_context
 
 __all__ = ["Miss", "find_route", "has_hooks"]
 
@@ -91,7 +91,10 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
                 return miss
         elif not spec.accepts(leaf):
             return 2, Miss("value", f"{path_text(spec.path)} has a value that was not recorded")
-    return next(_range_misses(graph, graph.inputs.select_tensors(leaves)), None)
+    tensors = graph.inputs.select_tensors(leaves)
+    if graph.mutates and not apart(*tensors):
+        return 5, Miss("aliased inputs", "forward changes its inputs in place, and two of them share memory")
+    return next(_range_misses(graph, tensors), None)
 
 
 def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons

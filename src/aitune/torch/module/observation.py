@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.graph.spec import (
     CallSpec,
+    Constant,
     Leaf,
     Opaque,
     TensorSpec,
+    Varying,
     constant_key,
     constant_or_opaque,
     is_plain_tensor,
@@ -66,14 +68,18 @@ class Layout:
         """
         return self.structure, tuple(_mark(leaf, constants) for leaf in self.leaves)
 
-    def spec(self, shapes: Sequence[tuple[Size, ...]]) -> CallSpec:
-        """Return the spec with dimensions in place of this call's sizes."""
+    def spec(self, shapes: Sequence[tuple[Size, ...]], varying: Collection[int] = ()) -> CallSpec:
+        """Return the spec with dimensions in place of this call's sizes, and leaves by index that vary."""
         supply = iter(shapes)
-        leaves = tuple(
-            TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device) if isinstance(leaf, TensorSpec) else leaf
-            for leaf in self.leaves
-        )
-        return CallSpec(self.structure, leaves)
+        leaves: list[Leaf] = []
+        for index, leaf in enumerate(self.leaves):
+            if isinstance(leaf, TensorSpec):
+                leaves.append(TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device))
+            elif index in varying:
+                leaves.append(Varying(leaf.path, type(leaf.value), leaf.value))
+            else:
+                leaves.append(leaf)
+        return CallSpec(self.structure, tuple(leaves))
 
 
 class Observation:
@@ -84,6 +90,11 @@ class Observation:
         training: The module's training flag in that call.
         form: How that call was written.
         capacity: How many samples to keep.
+
+    Attributes:
+        outputs: Layout of the first call's outputs, None before it returned.
+        unstable: Why outputs cannot be those of one engine, None while they can.
+        mutates: Whether a call changed an input in place.
     """
 
     def __init__(self, inputs: Layout, training: bool, form: CallForm, capacity: int) -> None:
@@ -93,6 +104,8 @@ class Observation:
         self.calls = 0
         self.outputs: Layout | None = None
         self.unstable: str | None = None
+        self.mutates = False
+        self._varying: set[int] = set()
         self._capacity = capacity
         self._seen: dict[tuple[Shapes, Shapes, int | None], None] = {}
         self._ranges: list[tuple[int, int]] = []
@@ -124,6 +137,7 @@ class Observation:
             batch_size: Its batch size where known.
         """
         self.calls += 1
+        self.note_values(inputs)
         if self.outputs is None:
             self.outputs = outputs
         elif self.unstable is None:
@@ -135,6 +149,12 @@ class Observation:
         if sample is not None:
             self._keep(sample, inputs.shapes)
 
+    def note_values(self, other: Layout) -> None:
+        """Take note of which leaves that are no tensors differ from those of the first call."""
+        for index, (one, two) in enumerate(zip(self.inputs.leaves, other.leaves, strict=True)):
+            if isinstance(one, Constant) and isinstance(two, Constant) and not one.accepts(two.value):
+                self._varying.add(index)
+
     def graph(self, name: str, signature: CallSignature) -> GraphSpec:
         """Return the graph: axes that varied become dimensions, with the ranges seen."""
         assert self.outputs is not None
@@ -144,9 +164,10 @@ class Observation:
         return GraphSpec(
             name=name,
             signature=signature,
-            inputs=self.inputs.spec(sizes[:split]),
+            inputs=self.inputs.spec(sizes[:split], self._varying),
             outputs=self.outputs.spec(sizes[split:]),
             training=self.training,
+            mutates=self.mutates,
             form=signature.covering(self.form, {str(leaf.path[0]) for leaf in self.inputs.tensors}),
         )
 

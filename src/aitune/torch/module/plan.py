@@ -113,8 +113,7 @@ def plan_graphs(
     if recording is None:
         return ()
     seen_graphs = [
-        (seen, seen.graph(f"graph{number}", recording.signature))
-        for number, seen in enumerate(recording.observations)
+        (seen, seen.graph(f"graph{number}", recording.signature)) for number, seen in enumerate(recording.observations)
     ]
     check_known(module, [graph for _, graph in seen_graphs], declared)
     entries = []

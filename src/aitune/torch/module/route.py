@@ -27,10 +27,10 @@ from aitune.torch.graph.accessor import (
 )
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
+from aitune.torch.graph.spec import Constant, TensorSpec, Varying, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "PLAIN", "Route", "compile_route", "global_hooks", "plain_context"]
+__all__ = ["HOOKS", "PLAIN", "Route", "apart", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -148,8 +148,13 @@ def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
             tests.append(_tensor_condition(access.expression, access.spec, names, bound))
         elif isinstance(access.spec, Constant):
             tests.append(_constant_condition(access.expression, access.spec.value, names))
+        elif isinstance(access.spec, Varying):
+            tests.append(f"{names.of(type, 'type')}({access.expression}) is {names.of(access.spec.kind, 'kind')}")
         else:
             tests.append("False")
+    if graph.mutates:
+        tensors = [access.expression for access in accesses if isinstance(access.spec, TensorSpec)]
+        tests.append(f"{names.of(apart, 'apart')}({', '.join(tensors)})")
     wanting = [
         f"{access.expression}.requires_grad"
         for access in accesses
@@ -158,6 +163,12 @@ def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
     if wanting:
         tests.append(f"not ({names.of(torch.is_grad_enabled, 'grad')}() and ({' or '.join(wanting)}))")
     return tests
+
+
+def apart(*tensors: torch.Tensor) -> bool:
+    """Whether no two tensors share an allocation; where inputs are written to, the order of writes counts else."""
+    places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+    return len(places) == len(set(places))
 
 
 def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: dict[str, DynamicDim]) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from aitune.torch.backend import Engine
-from aitune.torch.bench import Bench, Path, Rules, Tools, unusable
+from aitune.torch.backend import Backend, Engine
+from aitune.torch.bench import Bench, Path, Rules, Tools, untaken, unusable
 from aitune.torch.check.check import Check
 from aitune.torch.config import config
 from aitune.torch.events import GraphChosen, GraphStarted, publish
@@ -145,10 +145,11 @@ class _Tuner:
         """Tune one graph; the exception is what the strategy raised."""
         graph = entry.graph
         publish(GraphStarted(self.name, graph.name, graph.describe()))
-        if entry.problem is not None:
-            _log.info("%s: %s stays with the original: %s", self.name, graph.name, entry.problem)
+        problem = entry.problem or _untaken(graph, strategy.candidates(self.device))
+        if problem is not None:
+            _log.info("%s: %s stays with the original: %s", self.name, graph.name, problem)
             publish(GraphChosen(self.name, graph.name, ORIGINAL))
-            return _result(graph, notes=(entry.problem,)), self._left_alone(graph), None
+            return _result(graph, notes=(problem,)), self._left_alone(graph), None
         folder, log = self.folders.new(self.name, graph.name)
         job = Job(self.name, self.slot.module, graph, entry.samples, self.device, folder, log)
         with Bench(job, self._rules(strategy), self._tools()) as bench:
@@ -195,6 +196,12 @@ def _result(
     inputs = tuple(str(leaf) for leaf in graph.inputs.leaves)
     outputs = tuple(str(leaf) for leaf in graph.outputs.leaves)
     return GraphResult(graph.name, inputs, outputs, chosen, tuple(trials), tuple(notes))
+
+
+def _untaken(graph: GraphSpec, candidates: Sequence[Backend[Any]]) -> str | None:
+    """Return why no candidate could serve a graph with arguments that change from call to call, None if one may."""
+    reasons = [untaken(backend, graph) for backend in candidates]
+    return f"every candidate {reasons[0]}" if reasons and None not in reasons else None
 
 
 def _planned(entry: Entry, plan: Plan, index: int, device: torch.device) -> GraphResult:
