@@ -112,7 +112,7 @@ def test_scenario_18_a_scalar_that_changes_every_call_is_honoured_with_bounded_b
     for step in (*range(40), 3.5, True):
         for scale in (step / 4, 0.0, -0.0, float("nan")):
             assert same_bits(model(x, step, scale), x * scale + step)
-    assert handle.stats.calls == 42 * 4
+    assert handle.stats.calls == (42 * 4 if strict else 0)  # nothing is installed where no backend takes the scalar
 
 
 def constants_baked(job):
@@ -214,7 +214,7 @@ def test_scenario_20_positional_keyword_and_mixed_forms_are_one_graph(backend):
 
 class Passing(torch.nn.Module):
     def forward(self, x, *rest, **kwargs):
-        total = x
+        total = x + 1
         for one in (*rest, *(kwargs[key] for key in sorted(kwargs) if torch.is_tensor(kwargs[key]))):
             total = total * 2 + one
         return total

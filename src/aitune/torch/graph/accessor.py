@@ -348,13 +348,15 @@ def _variadic(signature: CallSignature) -> set[str]:
     return {parameter.name for parameter in signature.parameters if parameter.kind in kinds}
 
 
-def _leaf_texts(spec: CallSpec, tensors: Iterator[str], names: Names, scalars: Iterator[str] = iter(())) -> list[str]:
+def _leaf_texts(
+    spec: CallSpec, tensors: Iterator[str], names: Names, scalars: Iterator[str] | None = None
+) -> list[str]:
     """Return the source of each leaf: the next tensor, the next scalar that varies, or the constant of the spec."""
     texts = []
     for leaf in spec.leaves:
         if isinstance(leaf, TensorSpec):
             texts.append(next(tensors))
-        elif isinstance(leaf, Varying):
+        elif isinstance(leaf, Varying) and scalars is not None:
             texts.append(next(scalars))
         else:
             texts.append(names.of(leaf.value, "constant"))
