@@ -131,6 +131,8 @@ def _taken_apart(value: Any) -> _Node | None:
     """Return the parts of a container, None for a leaf."""
     kind = type(value)
     registered = _node_type(value)
+    if kind is torch.Size:
+        return None  # it is registered, and would come back as a tuple
     if registered is not None:
         node = pytree.SUPPORTED_NODES[registered]
         children, context = node.flatten_fn(value)
