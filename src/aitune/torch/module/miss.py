@@ -42,7 +42,7 @@ def find_route(module: torch.nn.Module, routes: Sequence[Route], args: Any, kwar
         return miss
     misses: list[tuple[int, Miss]] = []
     for route in routes:
-        found = _graph_miss(route.graph, args, kwargs)
+        found = _graph_miss(route, args, kwargs)
         if found is None:
             return route
         misses.append(found)
@@ -76,8 +76,9 @@ def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | Non
     return None
 
 
-def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, Miss] | None:
-    """Return how far the call came and why it is not one of ``graph``; None if it is."""
+def _graph_miss(route: Route, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, Miss] | None:
+    """Return how far the call came and why it is not one of the route's graph; None if it is."""
+    graph = route.graph
     try:
         leaves = graph.input_leaves(args, kwargs)
     except TypeError as error:
@@ -86,7 +87,7 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
         return 1, Miss("structure", "the arguments are nested in a way that was not recorded")
     for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True):
         if isinstance(spec, TensorSpec):
-            miss = _tensor_miss(spec, leaf)
+            miss = _tensor_miss(spec, leaf, route.reads_memory)
             if miss is not None:
                 return miss
         elif not spec.accepts(leaf):
@@ -97,7 +98,7 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
     return next(_range_misses(graph, tensors), None)
 
 
-def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
+def _tensor_miss(spec: TensorSpec, leaf: Any, reads_memory: bool) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
     name = path_text(spec.path)
     if not is_plain_tensor(leaf):
         return 3, Miss("type", f"{name} is a {type(leaf).__name__}")
@@ -107,8 +108,8 @@ def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noq
         return 3, Miss("device", f"{name} is on {leaf.device}, recorded was {spec.device}")
     if leaf.requires_grad and torch.is_grad_enabled():
         return 3, Miss("requires grad", f"{name} requires grad")
-    if leaf.is_conj():
-        return 3, Miss("conjugate view", f"{name} is a lazy conjugate")
+    if leaf.is_conj() or (reads_memory and leaf.is_neg()):
+        return 3, Miss("conjugate view", f"{name} is a lazy conjugate, or a part of one")
     if leaf.dim() != len(spec.shape):
         return 4, Miss("rank", f"{name} has {leaf.dim()} axes, recorded were {len(spec.shape)}")
     return None

@@ -62,12 +62,14 @@ class Route:
         run: Takes the call as the user made it.
         watch: What must not have changed; None for an engine that reads the live weights.
         forward: The forward that was set on the instance when the graph was validated, None for the class's own.
+        reads_memory: Whether the engine takes inputs as they lie in memory; the module itself does not.
     """
 
     graph: GraphSpec
     run: Callable[..., Any]
     watch: StateWatch | None
     forward: Any = None
+    reads_memory: bool = True
 
 
 def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: list[int] | None) -> Callable[..., Any]:
@@ -96,7 +98,7 @@ def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: 
         common += next(iter(watches.values())).conditions(names)  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
-        tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
+        tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route, names)]
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)
@@ -139,13 +141,16 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     return tests
 
 
-def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
+def _leaf_conditions(route: Route, names: Names) -> list[str]:
+    graph = route.graph
     tests: list[str] = []
     bound: dict[str, DynamicDim] = {}
     accesses = leaf_expressions(graph, names)
     for access in accesses:
         if isinstance(access.spec, TensorSpec):
             tests.append(_tensor_condition(access.expression, access.spec, names, bound))
+            if route.reads_memory and access.spec.dtype.is_floating_point:
+                tests.append(f"not {access.expression}.is_neg()")  # the imaginary part of a lazy conjugate
         elif isinstance(access.spec, Constant):
             tests.append(_constant_condition(access.expression, access.spec.value, names))
         elif isinstance(access.spec, Varying):
