@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from benchmarks import dispatch, imports
+from benchmarks import dispatch, imports, shapes
 from benchmarks.record import Record
 
-BENCHMARKS: dict[str, Callable[[bool], Record]] = {"dispatch": dispatch.measure, "imports": imports.measure}
+BENCHMARKS: dict[str, Callable[[bool], Record]] = {
+    "dispatch": dispatch.measure,
+    "imports": imports.measure,
+    "shapes": shapes.measure,
+}
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def _dynamic_shapes(graph: GraphSpec) -> list[dict[int, Any]]:
 
 
 def _export_dims(graph: GraphSpec) -> dict[str, Any]:
-    """Return dimensions of ``torch.export`` by name; those of one unit as multiples of it, so that it knows the ratio."""
+    """Return dimensions of ``torch.export`` by name; those of one unit as multiples of it."""
     dims: dict[str, Any] = {}
     units: dict[str, Any] = {}
     for name, dim in sorted(graph.dims.items(), key=lambda item: item[1].per_unit):

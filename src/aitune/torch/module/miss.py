@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.dims import BatchDim, DynamicDim, Size
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import TensorSpec, is_plain_tensor
 from aitune.torch.graph.tree import path_text
@@ -118,23 +118,38 @@ def _tensor_miss(spec: TensorSpec, leaf: Any, reads_memory: bool) -> tuple[int, 
 def _range_misses(graph: GraphSpec, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, Miss]]:
     for spec, tensor in zip(graph.inputs.tensors, tensors, strict=True):
         for axis, (size, seen) in enumerate(zip(spec.shape, tensor.shape, strict=True)):
-            place = f"axis {axis} of {path_text(spec.path)}"
+            place, cover = f"axis {axis} of {path_text(spec.path)}", _cover(spec, axis, seen)
             if not isinstance(size, DynamicDim):
                 if size != seen:
-                    yield 5, Miss("range", f"{place} is {seen}, tuned for {size} alone; {_cover(None, seen)}")
+                    yield 5, Miss("range", f"{place} is {seen}, tuned for {size} alone; {cover}")
             elif not size.min <= seen <= size.max:
-                yield (
-                    6,
-                    Miss(
-                        "range",
-                        f"{place} is {seen}, tuned for {size.min} to {size.max}; {_cover(size, seen)}",
-                    ),
-                )
+                yield 6, Miss("range", f"{place} is {seen}, tuned for {size.min} to {size.max}; {cover}")
     if graph.sizes(tensors) is None:
-        yield 7, Miss("range", "axes that were always equal differ")
+        shapes = ", ".join(
+            f"{path_text(s.path)}{list(t.shape)}" for s, t in zip(graph.inputs.tensors, tensors, strict=True)
+        )
+        yield 7, Miss("range", f"axes that were always equal, or a fixed multiple of one size, are not: {shapes}")
 
 
-def _cover(size: DynamicDim | None, seen: int) -> str:
+def _cover(spec: TensorSpec, axis: int, seen: int) -> str:
+    """Return what to pass so that a size is covered, as it would be written."""
+    if seen == 0:
+        return "empty tensors are always answered by the original"
+    size = spec.shape[axis]
+    low, high = (size.min, size.max) if isinstance(size, DynamicDim) else (size, size)
+    low, high = min(low, seen), max(high, seen)
+    kind = type(size).__name__ if isinstance(size, DynamicDim) else "DynamicDim"
+    name = size.name if isinstance(size, DynamicDim) else f"size{axis}"
+    wider = f"{kind}({name!r}, {low}, {high})"
+    sizes = [wider if index == axis else _written(one) for index, one in enumerate(spec.shape)]
+    key = spec.path[0] if len(spec.path) == 1 else spec.path
+    declared = f"dynamic_shapes={{{key!r}: ({', '.join(sizes)},)}}"
     if isinstance(size, BatchDim):
-        return f"tune with {seen} among batch_sizes=, or declare dynamic_shapes="
-    return f"tune with samples of size {seen}, or declare dynamic_shapes="
+        return f"batch_sizes=[{max(1, low // size.per_unit)}, {-(-high // size.per_unit)}] or {declared} would cover it"
+    return f"samples of that size or {declared} would cover it"
+
+
+def _written(size: Size) -> str:
+    return (
+        f"{type(size).__name__}({size.name!r}, {size.min}, {size.max})" if isinstance(size, DynamicDim) else str(size)
+    )
