@@ -127,6 +127,17 @@ def test_the_batch_size_is_searched_while_throughput_grows_and_widens_the_range(
         assert "batch size 128" in bench.notes[0]
 
 
+def test_a_module_that_takes_no_larger_batch_is_measured_at_the_largest_it_takes(bench_of, original, candidate):
+    table = torch.ones(9, 1)
+    plain = type(original).forward
+    original.forward = lambda x: plain(original, x) * table[: len(x)]
+    with bench_of() as bench:
+        trial = bench.try_(candidate("quick", 0.5))
+        assert trial.verdict is Verdict.accepted
+        assert (trial.batch_size, bench.graph.batch_dim.max) == (8, 8)
+        assert "does not take batch size 16: RuntimeError" in bench.notes[0]
+
+
 def test_for_latency_the_smallest_batch_is_measured(bench_of, candidate):
     with bench_of(rules=Rules(smallest=True)) as bench:
         assert bench.try_(candidate("quick", 0.5)).batch_size == 1

@@ -16,6 +16,7 @@ from aitune.torch.measure import (
     MemoryForecast,
     Stopwatch,
     available_bytes,
+    is_out_of_memory,
     peak_growth_bytes,
     search_batch_size,
 )
@@ -71,12 +72,19 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
     growth: list[MemoryForecast] = []
     latencies: list[float] = []
+    refused: list[str] = []
     typical = job.samples[len(job.samples) // 2 : len(job.samples) // 2 + 1]
 
     def throughput_at(size: int) -> float:
         workload = Workload.at(job.graph, typical, size)
         one_pass = workload.passes(original)
-        growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
+        try:
+            growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
+        except Exception as error:  # the user's forward; nobody said that it takes batches larger than recorded
+            if size <= seen[-1] or is_out_of_memory(error):
+                raise
+            refused.append(f"the module does not take batch size {size}: {type(error).__name__}")
+            return 0.0
         latencies.append(_quickest(one_pass, stopwatch))
         return workload.throughput(latencies[-1])
 
@@ -88,6 +96,7 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
     if search.best is None:
         return Resolved(job, seen[-1], (search.stopped_because,))
     why = search.stopped_because if latencies[-1] <= LONGEST_CALL else f"a call takes {latencies[-1]:.2g} s"
+    why = refused[0] if refused else why
     note = f"measured at batch size {search.best}: {why}"
     return Resolved(replace(job, graph=job.graph.with_batch_up_to(search.best)), search.best, (note,))
 
