@@ -115,6 +115,25 @@ def test_scenario_18_a_scalar_that_changes_every_call_is_honoured_with_bounded_b
     assert handle.stats.calls == (42 * 4 if strict else 0)  # nothing is installed where no backend takes the scalar
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(lambda: ait_backends().TorchEagerBackend(), id="eager"),
+        pytest.param(lambda: ait_backends().TorchInductorJitBackend(), id="inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_scenario_18_where_the_engine_takes_it_the_scalar_is_passed_through(backend):
+    model, x = Timed().eval(), torch.randn(2, 3)
+    handle = record_and_tune(model, [((x, step), {"scale": step / 4 + 0.1}) for step in range(12)], backend())
+    assert len(handle.result.graphs) == 8
+    for step in range(40):
+        scale = step / 4 + 0.1
+        torch.testing.assert_close(model(x, step, scale), x * scale + step)
+    assert sum(handle.stats.engine_calls.values()) == 40
+    model(x, True)
+    assert handle.stats.fallbacks == {"value": 1}
+
+
 def constants_baked(job):
     """Build as exporters do: what is no tensor is a constant."""
     args, kwargs = job.graph.call(job.graph.input_tensors(job.samples[0].args, job.samples[0].kwargs))
@@ -243,7 +262,8 @@ class Accumulating(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    "backend", [*BACKENDS, pytest.param(lambda: ait_backends().TorchInductorJitBackend(), id="inductor")]
+    "backend",
+    [*BACKENDS, pytest.param(lambda: ait_backends().TorchInductorJitBackend(), id="inductor", marks=pytest.mark.slow)],
 )
 def test_scenario_22_an_input_mutated_in_place_changes_exactly_once(backend):
     model = Accumulating().eval()

@@ -222,6 +222,22 @@ def test_a_tensor_is_read_through_a_cached_property_only_by_the_original(recorde
     assert module(used) != "engine"
 
 
+def test_what_holds_itself_is_answered_and_not_recorded():
+    class Same(torch.nn.Module):
+        def forward(self, value):
+            return value
+
+    circle: list = [X]
+    circle.append(circle)
+    module = Same()
+    recording, slot = Recording(CallSignature.of(module.forward)), Slot(module, None)
+    assert recording.call(slot, circle) is circle
+    module.forward = lambda value: circle
+    assert recording.call(slot, X) is circle
+    assert recording.observations == ()
+    assert len(recording.not_recorded) == 2
+
+
 def same(one: Any, two: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return type(one) is type(two) and one.dtype is two.dtype and torch.equal(one, two)

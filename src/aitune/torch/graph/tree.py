@@ -108,6 +108,8 @@ def path_text(path: Path) -> str:
 def _walk(value: Any, leaves: list[Any]) -> Structure:
     try:
         node = _taken_apart(value)
+    except RecursionError:  # it holds itself
+        raise
     except Exception:  # noqa: BLE001 - a user's container may refuse to be looked into; it is a leaf then
         node = None
     if node is None:
