@@ -116,16 +116,17 @@ def test_scenario_18_a_scalar_that_changes_every_call_is_honoured_with_bounded_b
 
 
 @pytest.mark.parametrize(
-    "backend",
+    ("backend", "strict", "graphs"),
     [
-        pytest.param(lambda: ait_backends().TorchEagerBackend(), id="eager"),
-        pytest.param(lambda: ait_backends().TorchInductorJitBackend(), id="inductor", marks=pytest.mark.slow),
+        pytest.param(lambda: ait_backends().TorchEagerBackend(), True, 8, id="eager"),
+        pytest.param(lambda: ait_backends().TorchInductorJitBackend(), False, 1, id="inductor", marks=pytest.mark.slow),
     ],
 )
-def test_scenario_18_where_the_engine_takes_it_the_scalar_is_passed_through(backend):
+def test_scenario_18_where_the_engine_takes_it_the_scalar_is_passed_through(backend, strict, graphs, monkeypatch):
+    monkeypatch.setattr(ait.config, "strict_mode", strict)
     model, x = Timed().eval(), torch.randn(2, 3)
     handle = record_and_tune(model, [((x, step), {"scale": step / 4 + 0.1}) for step in range(12)], backend())
-    assert len(handle.result.graphs) == 8
+    assert len(handle.result.graphs) == graphs
     for step in range(40):
         scale = step / 4 + 0.1
         torch.testing.assert_close(model(x, step, scale), x * scale + step)
