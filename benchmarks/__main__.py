@@ -7,10 +7,14 @@ import sys
 from collections.abc import Callable
 
 import benchmarks.cpu.run
-from benchmarks import dispatch, imports
+from benchmarks import dispatch, imports, shapes
 from benchmarks.record import Record
 
-BENCHMARKS: dict[str, Callable[[bool], Record]] = {"dispatch": dispatch.measure, "imports": imports.measure}
+BENCHMARKS: dict[str, Callable[[bool], Record]] = {
+    "dispatch": dispatch.measure,
+    "imports": imports.measure,
+    "shapes": shapes.measure,
+}
 
 
 def main() -> None:

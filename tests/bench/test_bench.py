@@ -130,6 +130,17 @@ def test_for_latency_the_search_widens_the_range_and_the_smallest_batch_is_measu
         assert bench.graph.batch_dim.max == 4
 
 
+def test_a_module_that_takes_no_larger_batch_is_measured_at_the_largest_it_takes():
+    module = TimedModule()
+    table = torch.ones(9, 1)
+    module.forward = lambda x: TimedModule.forward(module, x) * table[: len(x)]
+    with fake_bench(module=module) as bench:
+        trial = bench.try_(timed_backend("quick", 0.5))
+        assert trial.verdict is Verdict.accepted
+        assert (trial.batch_size, bench.graph.batch_dim.max) == (8, 8)
+        assert "does not take batch size 16: RuntimeError" in bench.notes[0]
+
+
 def test_after_the_deadline_nothing_is_begun():
     backend = timed_backend("late", 0.5)
     module = TimedModule()

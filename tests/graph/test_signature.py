@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 import pytest
 
-from aitune.torch.graph.signature import CallForm, CallSignature
+from aitune.torch.graph.signature import CallForm, CallSignature, Omitted
 
 
 def forward(x, /, y, z=3, *rest, flag=False, **extra):
@@ -55,3 +56,14 @@ def test_a_call_is_written_again_in_its_own_form(args, kwargs):
     signature = CallSignature.of(forward)
     arguments = signature.bind(args, kwargs)
     assert signature.call(arguments, CallForm(len(args), tuple(kwargs))) == (args, kwargs)
+
+
+def test_what_a_decorated_forward_was_not_given_is_not_written():
+    @functools.wraps(forward)
+    def decorated(*args, **kwargs):
+        return forward(*args, **kwargs)
+
+    signature = CallSignature.of(decorated)
+    assert signature.call(signature.bind((1, 2), {"flag": False})) == ((1, 2), {"flag": False})
+    assert signature.bind((1, 2), {})["z"] is Omitted.OMITTED
+    assert signature.bind((1, 2, 3), {})["z"] == 3

@@ -198,15 +198,27 @@ def test_an_engine_that_raises_is_retired_and_the_call_answered(tuned, caplog):
     assert "broken driver" in caplog.text
 
 
-def test_where_the_original_raises_too_the_engine_stays(model, recorded, install, engine_of):
+def test_where_the_original_raises_too_the_engine_stays_and_the_call_is_counted(recorded, install, engine_of):
+    class Picky(torch.nn.Module):
+        def forward(self, x):
+            if x.sum() < 0:
+                raise KeyError("too small")
+            return x
+
+    def fail_too(x):
+        if x.sum() < 0:
+            raise RuntimeError("engine")
+        return "engine"
+
+    model = Picky().eval()
     (graph,) = recorded(model, [(2, (X,), {})])
-    engine = engine_of(lambda x: (_ for _ in ()).throw(RuntimeError("engine")))
-    install(model, (graph, engine))
-    model.inner.forward = None  # the original raises
-    with pytest.raises(TypeError) as error:
-        model(X)
-    assert "engine" not in str(error.value)
+    dispatcher = install(model, (graph, engine_of(fail_too)))
+    with pytest.raises(KeyError, match="too small") as error:
+        model(-X)
     assert error.value.__context__ is None
+    assert dispatcher.stats.fallbacks == {"original raised": 1}
+    assert model(X) == "engine"
+    assert dispatcher.stats.calls == 2
 
 
 def test_errors_of_an_engine_that_is_the_module_are_the_users(model, recorded, install, engine_of):

@@ -70,8 +70,11 @@ def test_a_scalar_that_keeps_changing_does_not_multiply_graphs(module, recording
     x = torch.ones(2, 3)
     for step in range(50):
         assert torch.equal(module(x, float(step))["y"], x * step)
-    assert len(graphs(recording)) == MAX_GRAPHS_PER_STRUCTURE
-    assert sum(recording.not_recorded.values()) == 50 - MAX_GRAPHS_PER_STRUCTURE
+    *exact, last = graphs(recording)
+    assert len(exact) == MAX_GRAPHS_PER_STRUCTURE - 1
+    assert [str(leaf) for leaf in last.inputs.varying] == ["scale: any float"]
+    assert not any(graph.inputs.varying for graph in exact)
+    assert recording.not_recorded == {}
 
 
 def test_without_strict_mode_scalars_do_not_tell_graphs_apart(module, recording, monkeypatch):
@@ -141,6 +144,42 @@ def test_an_output_that_changes_its_structure_is_noticed():
     fickle(torch.ones(2))
     fickle(-torch.ones(2))
     assert "structured differently" in own.observations[0].unstable
+
+
+@pytest.mark.parametrize("decorator", [torch.no_grad(), torch.inference_mode(), torch.compiler.disable])
+def test_decorators_of_torch_leave_a_default_what_it_is(decorator):
+    class Decorated(torch.nn.Module):
+        @decorator
+        def forward(self, x, scale=1.0):
+            return x * scale
+
+    module = Decorated()
+    own = Recording(CallSignature.of(module.forward))
+    for args in ((torch.ones(2),), (torch.ones(2), 1.0)):
+        own.call(Slot(module, None), *args)
+    assert len(own.observations) == 1
+
+
+def test_behind_another_decorator_left_out_and_passed_are_two_things(install, engine_of):
+    class Decorated(torch.nn.Module):
+        def plain(self, x, scale=None):
+            return x * (1 if scale is None else scale)
+
+        @functools.wraps(plain)
+        def forward(self, *args, **kwargs):
+            kwargs.setdefault("scale", 2)
+            return self.plain(*args, **kwargs)
+
+    module, x = Decorated().eval(), torch.ones(2)
+    own = Recording(CallSignature.of(module.forward))
+    own.call(Slot(module, None), x)
+    graph = own.observations[0].graph("graph0", own.signature)
+    args, kwargs = graph.call(graph.input_tensors((x,), {}))
+    assert torch.equal(module.forward(*args, **kwargs), x * 2)
+    dispatcher = install(module, (graph, engine_of(lambda x: "engine")))
+    assert module(x) == "engine"
+    assert torch.equal(module(x, scale=None), x)
+    assert dispatcher.stats.fallbacks == {"value": 1}
 
 
 def test_made_up_calls_are_written_as_the_first_recorded_one_was():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -150,6 +150,13 @@ class Backend(ABC, Generic[ConfigT]):
     def describe(self) -> str:
         """Return the backend as it would be written, options that are defaults left out."""
         return f"{self.name}({self.config.describe()})"
+
+    def takes_varying(self, kinds: Collection[type]) -> bool:  # noqa: ARG002
+        """Whether, as configured, its engines take arguments of these types that change from call to call.
+
+        Most engines make constants of what is no tensor.
+        """
+        return False
 
     def unsuitable(self, job: Job) -> str | None:
         """Return why the job cannot be served, known without building; None if it may be tried."""

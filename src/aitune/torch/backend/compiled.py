@@ -20,8 +20,8 @@ __all__ = ["Execute", "compiled_forward", "warmed_up"]
 
 _PROBES = 2
 
-Execute = Callable[[tuple[torch.Tensor, ...]], Any]
-"""Takes the tensors of a call."""
+Execute = Callable[[tuple[Any, ...]], Any]
+"""Takes the tensors of a call, and behind them the scalars that vary."""
 
 
 def compiled_forward(job: Job, forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def warmed_up(
         raise BackendBuildError(backend, f"torch.compile fails: {_first_line(error)}") from error
     if _compiled_graphs() == before and not _has_compiled_frames(module):
         raise BackendUnsupportedError(backend, "torch.compile found nothing in the module to compile")
-    return _in_one_mode(compiled, as_they_are=warm_up.writes), narrowing
+    return _in_one_mode(compiled, len(job.graph.inputs.tensors), as_they_are=warm_up.writes), narrowing
 
 
 class _WarmUp:
@@ -114,8 +114,13 @@ class _WarmUp:
         return Narrowing.of(self._graph, static(self._graph.sizes(inputs) or {}), why)
 
     def _call(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Call with the scalars that vary, and again with others, so that a symbol is made of each while building."""
+        varying = self._graph.inputs.varying
         versions = [tensor._version for tensor in tensors]
-        self._compiled(*tensors)
+        self._compiled(*tensors, *(leaf.value for leaf in varying))
+        if varying:  # neither 0 nor 1, for which torch.compile makes code of its own
+            others = (leaf.kind(leaf.value + 1.5 + index) for index, leaf in enumerate(varying))
+            self._compiled(*tensors, *others)
         self.writes = self.writes or versions != [tensor._version for tensor in tensors]
 
     def _compiles_again(self, first: tuple[torch.Tensor, ...]) -> bool:
@@ -160,28 +165,30 @@ class _WarmUp:
                     torch._dynamo.maybe_mark_dynamic(tensor, axis)
 
 
-def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Execute:
-    """Return a function of a call's tensors that runs in the one way that was compiled while building.
+def _in_one_mode(compiled: Callable[..., Any], tensor_count: int, *, as_they_are: bool) -> Execute:
+    """Return a function of a call's tensors, and of scalars behind them, that runs in the one way that was compiled.
 
     Gradients, inference mode and strides each ask for code of their own, which would be compiled in the middle of
     a call and takes seconds.
 
     Args:
-        compiled: Takes the tensors one by one.
+        compiled: Takes the tensors one by one, then the scalars.
+        tensor_count: How many tensors there are.
         as_they_are: Whether inputs must not be copied, since forward writes to them.
     """
 
-    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
-        plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
+    def execute(operands: tuple[Any, ...]) -> Any:
+        scalars = operands[tensor_count:]
+        plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in operands[:tensor_count]]
         if not as_they_are:
             plain = [tensor.contiguous() for tensor in plain]
         if torch.is_inference_mode_enabled() and not as_they_are:
             with torch.inference_mode(False), torch.no_grad():
-                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain])
+                return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain], *scalars)
         if torch.is_grad_enabled():
             with torch.no_grad():
-                return compiled(*plain)
-        return compiled(*plain)
+                return compiled(*plain, *scalars)
+        return compiled(*plain, *scalars)
 
     return execute
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,10 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
     def safe_in_process(self) -> bool:
         """Always: nothing foreign runs."""
         return True
+
+    def takes_varying(self, kinds: Collection[type]) -> bool:  # noqa: ARG002
+        """Whether the engine is the forward itself, which takes anything."""
+        return self.config == TorchEagerBackendConfig()
 
     def unsuitable(self, job: Job) -> str | None:
         """Return why the job cannot be served, None if it may be tried."""

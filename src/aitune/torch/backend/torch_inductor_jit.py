@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,10 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
             execute, narrowing = warmed_up(job, compiled, job.module, dynamic=self.config.dynamic, backend=self.name)
         return FunctionEngine(compile_call(job.graph, execute), _facts(job, self.config, narrowing))
 
+    def takes_varying(self, kinds: Collection[type]) -> bool:
+        """Whether what changes are numbers, which torch.compile makes symbols of once two values were seen."""
+        return not self.config.freezing and self.config.dynamic is not False and set(kinds) <= {int, float}
+
     def _freezing(self) -> contextlib.AbstractContextManager[Any]:
         if not self.config.freezing:
             return contextlib.nullcontext()
@@ -125,9 +129,9 @@ def _under_autocast(
     output, output_tensors = compile_output(graph), compile_output_accessor(graph)
     dtypes = [spec.dtype for spec in graph.outputs.tensors]
 
-    def call(*tensors: torch.Tensor) -> Any:
+    def call(*operands: Any) -> Any:
         with torch.autocast(device, dtype=dtype):
-            result = compiled(*tensors)
+            result = compiled(*operands)
         found = output_tensors(result)
         return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
 

@@ -17,6 +17,7 @@ from aitune.torch.measure import (
     MemoryForecast,
     Stopwatch,
     available_bytes,
+    is_out_of_memory,
     peak_growth_bytes,
     search_batch_size,
 )
@@ -95,12 +96,19 @@ def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: St
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
     growth: list[MemoryForecast] = []
     latencies: list[float] = []
+    refused: list[str] = []
     typical = job.samples[len(job.samples) // 2 : len(job.samples) // 2 + 1]
 
     def throughput_at(size: int) -> float:
         workload = Workload.at(job.graph, typical, size)
         one_pass = workload.passes(original)
-        growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
+        try:
+            growth.append(MemoryForecast(size, peak_growth_bytes(one_pass, job.device)))
+        except Exception as error:  # the user's forward; nobody said that it takes batches larger than recorded
+            if size <= seen[-1] or is_out_of_memory(error):
+                raise
+            refused.append(f"the module does not take batch size {size}: {type(error).__name__}")
+            return 0.0
         latencies.append(_quickest(one_pass, stopwatch))
         return workload.throughput(latencies[-1])
 
@@ -114,6 +122,7 @@ def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: St
     if search.best is None:
         return Resolved(job, batch.min if rules.smallest else seen[-1], (search.stopped_because,))
     why = search.stopped_because if latencies[-1] <= longest else f"a call takes {latencies[-1]:.2g} s"
+    why = refused[0] if refused else why
     for_latency = rules.smallest or rules.latency_budget is not None
     note = f"{'served up to' if for_latency else 'measured at'} batch size {search.best}: {why}"
     widened = replace(job, graph=job.graph.with_batch_up_to(search.best))

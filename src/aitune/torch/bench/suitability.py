@@ -9,9 +9,10 @@ import torch
 from aitune.exceptions import BackendError, BackendUnsupportedError
 from aitune.torch.backend import Backend
 from aitune.torch.backend.registry import missing_requirement
+from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
-__all__ = ["unusable", "unusable_verdict"]
+__all__ = ["untaken", "unusable", "unusable_verdict"]
 
 
 def unusable(backend: Backend[Any], device: torch.device) -> str | None:
@@ -22,9 +23,18 @@ def unusable(backend: Backend[Any], device: torch.device) -> str | None:
     return missing.reason if missing is not None else None
 
 
+def untaken(backend: Backend[Any], graph: GraphSpec) -> str | None:
+    """Return which argument a backend's engines cannot take, None if they take all."""
+    varying = graph.inputs.varying
+    if not varying or backend.takes_varying({leaf.kind for leaf in varying}):
+        return None
+    return f"cannot take an argument that is no tensor and changes from call to call ({', '.join(map(str, varying))})"
+
+
 def unusable_verdict(backend: Backend[Any], job: Job) -> BackendError | None:
     """Return the error that building would end in, None if it can be tried."""
     reason = backend.unsuitable(job)
+    reason = reason or untaken(backend, job.graph)
     if reason is not None:
         return BackendUnsupportedError(backend.name, reason)
     return missing_requirement(backend)

@@ -14,7 +14,8 @@ _MOST = 16
 def wanted_sizes(dims: Mapping[str, DynamicDim], seen: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
     """Choose sizes at the ends of every dimension and in between that no sample has.
 
-    Batch dimensions vary together, in proportion to their ranges; others vary alone as well. In between is,
+    Batch dimensions vary together, in proportion to their ranges, and so do those of one unit; others vary alone as
+    well. In between is,
     of the sizes that no sample had, the one nearest to the middle, odd ones preferred: engines are most often
     wrong where a size is no multiple of a vector's.
 
@@ -49,7 +50,11 @@ def _units(
 ) -> list[tuple[dict[str, int], dict[str, int], dict[str, int]]]:
     """Return largest, smallest and in-between sizes of every group of dimensions that vary together."""
     batch = [dim for dim in dims.values() if isinstance(dim, BatchDim)]
-    groups = ([batch] if batch else []) + [[dim] for dim in dims.values() if not isinstance(dim, BatchDim)]
+    others: dict[str, list[DynamicDim]] = {}
+    for name, dim in dims.items():
+        if not isinstance(dim, BatchDim):
+            others.setdefault(dim.unit or name, []).append(dim)
+    groups = ([batch] if batch else []) + list(others.values())
     return [({d.name: d.max for d in group}, {d.name: d.min for d in group}, _between(group, seen)) for group in groups]
 
 

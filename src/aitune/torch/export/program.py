@@ -111,11 +111,26 @@ def _refused(error: Exception, backend: str) -> BackendUnsupportedError:
 
 
 def _dynamic_shapes(graph: GraphSpec) -> list[dict[int, Any]]:
-    dims = {name: torch.export.Dim(name, min=dim.min, max=dim.max) for name, dim in graph.dims.items()}
+    dims = _export_dims(graph)
     return [
         {axis: dims[size.name] for axis, size in enumerate(spec.shape) if isinstance(size, DynamicDim)}
         for spec in graph.inputs.tensors
     ]
+
+
+def _export_dims(graph: GraphSpec) -> dict[str, Any]:
+    """Return dimensions of ``torch.export`` by name; those of one unit as multiples of it."""
+    dims: dict[str, Any] = {}
+    units: dict[str, Any] = {}
+    for name, dim in sorted(graph.dims.items(), key=lambda item: item[1].per_unit):
+        if dim.per_unit == 1:
+            dims[name] = torch.export.Dim(name, min=dim.min, max=dim.max)
+            units.setdefault(dim.unit, dims[name])
+        else:
+            low, high = dim.min // dim.per_unit, dim.max // dim.per_unit
+            root = units.setdefault(dim.unit, torch.export.Dim(f"{dim.unit}_unit", min=low, max=high))
+            dims[name] = dim.per_unit * root
+    return dims
 
 
 def _reason(text: str) -> str:

@@ -20,7 +20,7 @@ import torch.utils._pytree as pytree
 
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.signature import CallSignature
-from aitune.torch.graph.spec import CallSpec, Constant, Opaque, TensorSpec
+from aitune.torch.graph.spec import CallSpec, Constant, Opaque, TensorSpec, Varying
 from aitune.torch.graph.tree import LEAF, Structure, flatten
 
 __all__ = [
@@ -50,7 +50,7 @@ class Access:
 
     leaf_index: int
     expression: str
-    spec: TensorSpec | Constant | Opaque
+    spec: TensorSpec | Constant | Varying | Opaque
 
 
 class Names:
@@ -162,13 +162,17 @@ def compile_call(graph: GraphSpec, function: Callable[[tuple[torch.Tensor, ...]]
 
     Args:
         graph: The graph; calls are not checked against it, see :func:`compile_accessor`.
-        function: Takes the tuple of tensors; its answer is returned. None returns the tuple itself.
+        function: Takes the tuple of tensors, behind them what varies and is no tensor; its answer is returned. None
+            returns the tuple of tensors itself.
     """
     names = Names(parameter.name for parameter in graph.signature.parameters)
     parameters = signature_source(graph.signature, names)
     plan = _Plan(graph.inputs.structure, None, names)
-    pairs = zip(plan.leaves, graph.inputs.leaves, strict=True)
-    flat = _tuple_source([text for text, spec in pairs if isinstance(spec, TensorSpec)])
+    pairs = list(zip(plan.leaves, graph.inputs.leaves, strict=True))
+    texts = [text for text, spec in pairs if isinstance(spec, TensorSpec)]
+    if function is not None:
+        texts += [text for text, spec in pairs if isinstance(spec, Varying)]
+    flat = _tuple_source(texts)
     answer = flat if function is None else f"{names.of(function, 'function')}({flat})"
     return compiled("call", parameters, [*plan.prelude, f"return {answer}"], names)
 
@@ -197,6 +201,8 @@ def compile_output_accessor(graph: GraphSpec) -> Callable[[Any], tuple[torch.Ten
 def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[..., Any]:
     """Generate a function of the graph's flat tensors that calls ``function`` as the graph's call does.
 
+    What varies and is no tensor comes behind the tensors.
+
     The counterpart of ``graph.call(tensors)`` in plain source, for tools that trace Python; every function
     made here has a code object of its own.
 
@@ -206,9 +212,10 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
     """
     inputs = graph.inputs
     parameters = [f"tensor{i}" for i in range(len(inputs.tensors))]
-    names = Names((*parameters, "call", "function"))
-    leaf_texts = _leaf_texts(inputs, iter(parameters), names)
-    stand_ins = [object() if isinstance(leaf, TensorSpec) else leaf.value for leaf in inputs.leaves]
+    scalars = [f"scalar{i}" for i in range(len(inputs.varying))]
+    names = Names((*parameters, *scalars, "call", "function"))
+    leaf_texts = _leaf_texts(inputs, iter(parameters), names, iter(scalars))
+    stand_ins = [object() if isinstance(leaf, (TensorSpec, Varying)) else leaf.value for leaf in inputs.leaves]
     arguments = inputs.structure.unflatten(stand_ins)
     texts: dict[int, str] = {}
     supply = iter(leaf_texts)
@@ -225,7 +232,11 @@ def compile_forward(graph: GraphSpec, function: Callable[..., Any]) -> Callable[
     named = ", ".join(f"{key!r}: {texts[id(value)]}" for key, value in kwargs.items())
     given += [f"**{{{named}}}"] if kwargs else []
     # A closure: torch.compile keeps the globals of what it compiled for ever, and with them the module.
-    lines = [f"def call({', '.join(parameters)}):", f"    return function({', '.join(given)})", "return call"]
+    lines = [
+        f"def call({', '.join([*parameters, *scalars])}):",
+        f"    return function({', '.join(given)})",
+        "return call",
+    ]
     made: Callable[..., Any] = compiled("make", "function", lines, names)(function)
     return made
 
@@ -258,6 +269,9 @@ class _Plan:
             self._visit_whole(node, text)
             return
         self.conditions.append(f"{self.names.of(type, 'type')}({text}) is {_type_name(node, self.names)}")
+        if _is_plain_dataclass(node) and node.kind is not None and node.kind.__dictoffset__:
+            # Attributes beside the fields may mean something to the forward.
+            self.conditions.append(f"{self.names.of(len, 'len')}({text}.__dict__) == {len(node.keys)}")
         if _is_mapping(node):
             keys = [str.__repr__(key) for key in node.keys]
             self.conditions.append(f"[*{text}] == [{', '.join(keys)}]")
@@ -285,14 +299,19 @@ def _child_accesses(node: Structure, text: str, names: Names) -> list[str] | Non
     if node.kind in (tuple, list) or _is_named_tuple(node):
         return [f"{text}[{i}]" for i in range(len(node.keys))]
     if _is_mapping(node):
-        if any(type(key) is not str for key in node.keys):
-            return None  # 1, 1.0 and True are one key
+        other_keys = any(type(key) is not str for key in node.keys)  # 1, 1.0 and True are one key
+        if other_keys or (node.kind not in pytree.SUPPORTED_NODES and not _is_model_output(node)):
+            return None  # the latter may have attributes beside its items
         if _is_model_output(node):  # its own __getitem__ makes a dict first
             return [f"{names.of(dict.__getitem__, 'item')}({text}, {key!r})" for key in node.keys]
         return [f"{text}[{key!r}]" for key in node.keys]
-    if node.kind not in pytree.SUPPORTED_NODES and dataclasses.is_dataclass(node.kind):
+    if _is_plain_dataclass(node) and node.mark is None:
         return [f"{text}.{key}" for key in node.keys]
     return None
+
+
+def _is_plain_dataclass(node: Structure) -> bool:
+    return node.kind not in pytree.SUPPORTED_NODES and dataclasses.is_dataclass(node.kind)
 
 
 def _is_named_tuple(node: Structure) -> bool:
@@ -329,9 +348,19 @@ def _variadic(signature: CallSignature) -> set[str]:
     return {parameter.name for parameter in signature.parameters if parameter.kind in kinds}
 
 
-def _leaf_texts(spec: CallSpec, tensors: Iterator[str], names: Names) -> list[str]:
-    """Return the source of each leaf: the next tensor, or the constant of the spec."""
-    return [next(tensors) if isinstance(leaf, TensorSpec) else names.of(leaf.value, "constant") for leaf in spec.leaves]
+def _leaf_texts(
+    spec: CallSpec, tensors: Iterator[str], names: Names, scalars: Iterator[str] | None = None
+) -> list[str]:
+    """Return the source of each leaf: the next tensor, the next scalar that varies, or the constant of the spec."""
+    texts = []
+    for leaf in spec.leaves:
+        if isinstance(leaf, TensorSpec):
+            texts.append(next(tensors))
+        elif isinstance(leaf, Varying) and scalars is not None:
+            texts.append(next(scalars))
+        else:
+            texts.append(names.of(leaf.value, "constant"))
+    return texts
 
 
 def _display(node: Structure, texts: Iterator[str], names: Names) -> str:

@@ -28,6 +28,8 @@ class GraphSpec:
         outputs: Structure is what forward returns.
         training: The module's training flag when it was recorded.
         form: How calls that are made up are written: as the first recorded one was.
+        mutates: Whether a recorded call changed an input in place; calls whose inputs share memory then mean something
+            else.
     """
 
     name: str
@@ -36,6 +38,7 @@ class GraphSpec:
     outputs: CallSpec
     training: bool = False
     form: CallForm | None = None
+    mutates: bool = False
 
     @property
     def dims(self) -> dict[str, DynamicDim]:
@@ -44,8 +47,9 @@ class GraphSpec:
 
     @property
     def batch_dim(self) -> BatchDim | None:
-        """The first batch dimension of the inputs, None where there is none."""
-        return next((dim for dim in self.dims.values() if isinstance(dim, BatchDim)), None)
+        """The batch dimension of the inputs with the fewest entries a sample, None where there is none."""
+        batches = [dim for dim in self.dims.values() if isinstance(dim, BatchDim)]
+        return min(batches, key=lambda dim: dim.per_unit, default=None)
 
     def input_leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return all leaves of a call, None if it is structured in another way.
@@ -87,11 +91,17 @@ class GraphSpec:
         return self.outputs.unflatten(tensors)
 
     def sizes(self, tensors: Sequence[torch.Tensor]) -> dict[str, int] | None:
-        """Return the size of every dimension in a call, None where axes of one name disagree."""
+        """Return the size of every dimension in a call, None where axes of one name or of one unit disagree."""
         sizes: dict[str, int] = {}
+        units: dict[str, tuple[int, int]] = {}
         for spec, tensor in zip(self.inputs.tensors, tensors, strict=True):
             for size, seen in zip(spec.shape, tensor.shape, strict=True):
-                if isinstance(size, DynamicDim) and sizes.setdefault(size.name, seen) != seen:
+                if not isinstance(size, DynamicDim):
+                    continue
+                number = divmod(seen, size.per_unit)
+                if sizes.setdefault(size.name, seen) != seen:
+                    return None
+                if size.unit and (number[1] or units.setdefault(size.unit, number) != number):
                     return None
         return sizes
 
@@ -108,7 +118,8 @@ class GraphSpec:
         Args:
             sample: A recorded sample of this graph; not modified.
             sizes: New size by dimension name; dimensions that are not named keep theirs. A change of the batch
-                dimension changes every batch dimension in proportion.
+                dimension changes every batch dimension in proportion, a change of another one all of its unit; a size
+                that is not a whole number of units is rounded down to one, but never to none.
             seed: Which rows come first along a batch dimension; 0 keeps their order.
 
         Returns:
@@ -130,7 +141,7 @@ class GraphSpec:
         if batch is None or size <= batch.max:
             return self
         limits = {
-            dim.name: max(dim.max, dim.max * size // batch.max)
+            dim.name: max(dim.max, size * dim.per_unit // batch.per_unit if dim.unit else dim.max * size // batch.max)
             for spec in (*self.inputs.tensors, *self.outputs.tensors)
             for dim in spec.shape
             if isinstance(dim, BatchDim)
@@ -159,13 +170,19 @@ class GraphSpec:
         return replace(self, inputs=_aimed(self.inputs, aims))
 
     def _in_proportion(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> dict[str, int]:
-        """Add the batch dimensions that follow from a new size of the first one."""
-        batch, current, wanted = self.batch_dim, self.sizes(tensors), dict(sizes)
-        if batch is None or current is None or batch.name not in sizes:
+        """Add the dimensions that follow from the new sizes of others."""
+        current, wanted, dims = self.sizes(tensors), dict(sizes), self.dims
+        if current is None:
             return wanted
-        for name, dim in self.dims.items():
-            if isinstance(dim, BatchDim) and name not in wanted:
-                wanted[name] = current[name] * sizes[batch.name] // current[batch.name]
+        changed = {dims[name].unit: dims[name] for name, size in sizes.items() if name in dims and dims[name].unit}
+        for unit, leader in changed.items():
+            number = max(1, wanted[leader.name] // leader.per_unit)
+            wanted |= {dim.name: number * dim.per_unit for dim in dims.values() if dim.unit == unit}
+        batch = self.batch_dim
+        if batch is not None and batch.name in sizes:
+            for name, dim in dims.items():
+                if isinstance(dim, BatchDim) and name not in wanted:
+                    wanted[name] = current[name] * wanted[batch.name] // current[batch.name]
         return wanted
 
     def describe(self) -> str:
@@ -176,7 +193,7 @@ class GraphSpec:
 
 
 def _reaching(spec: CallSpec, limits: Mapping[str, int]) -> CallSpec:
-    return _sized(spec, lambda size: replace(size, max=limits[size.name]) if isinstance(size, BatchDim) else size)
+    return _sized(spec, lambda size: size.changed(max=limits[size.name]) if isinstance(size, BatchDim) else size)
 
 
 def _within(spec: CallSpec, ranges: Mapping[str, tuple[int, int]]) -> CallSpec:
@@ -185,13 +202,13 @@ def _within(spec: CallSpec, ranges: Mapping[str, tuple[int, int]]) -> CallSpec:
             return size
         low, high = ranges[size.name]
         opt = None if size.opt is None else min(max(size.opt, low), high)
-        return low if low == high else replace(size, min=low, max=high, opt=opt)
+        return low if low == high else size.changed(min=low, max=high, opt=opt)
 
     return _sized(spec, within)
 
 
 def _aimed(spec: CallSpec, aims: Mapping[str, int]) -> CallSpec:
-    return _sized(spec, lambda size: replace(size, opt=aims[size.name]) if isinstance(size, BatchDim) else size)
+    return _sized(spec, lambda size: size.changed(opt=aims[size.name]) if isinstance(size, BatchDim) else size)
 
 
 def _sized(spec: CallSpec, change: Callable[[Size], Size]) -> CallSpec:

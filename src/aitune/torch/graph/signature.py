@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-__all__ = ["CallForm", "CallSignature"]
+import torch
 
+__all__ = ["CallForm", "CallSignature", "Omitted"]
+
+_HARMLESS = (str(Path(torch.__file__).parent), contextlib.__file__)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Omitted(enum.Enum):
+    """Stands for an argument that was left out of a call of a decorated forward."""
+
+    OMITTED = "left out"
+
+    def __repr__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -37,7 +53,11 @@ class CallSignature:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> CallSignature:
-        """Read the signature of a bound forward; one that cannot be read takes anything."""
+        """Read the signature of a bound forward; one that cannot be read takes anything.
+
+        Behind a decorator, what a default is nobody knows: it may fill in another value where an argument is left out.
+        There every default is :attr:`Omitted.OMITTED`, so that left out and passed are two things.
+        """
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
@@ -45,7 +65,11 @@ class CallSignature:
                 inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
                 inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
             )  # type: ignore[assignment]
-        return cls(tuple(parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters))
+        plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+        if _is_decorated(function):
+            empty = inspect.Parameter.empty
+            plain = [one if one.default is empty else one.replace(default=Omitted.OMITTED) for one in plain]
+        return cls(tuple(plain))
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return argument values by parameter name, defaults filled in.
@@ -58,6 +82,20 @@ class CallSignature:
         bound = inspect.Signature(self.parameters).bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def covering(self, form: CallForm, names: Collection[str]) -> CallForm:
+        """Return the form with parameters that it leaves out and that must not take their defaults written as well."""
+        positional, keywords = form.positional, list(form.keywords)
+        for index, parameter in enumerate(self.parameters):
+            name = parameter.name
+            if name not in names or name in keywords or parameter.kind in _VARIADIC:
+                continue
+            if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+                positional = max(positional, index + 1)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY or index >= positional:
+                keywords.append(name)
+        by_position = [p.name for p in self.parameters if p.kind in _POSITIONAL][:positional]
+        return CallForm(positional, tuple(name for name in keywords if name not in by_position))
 
     def call(
         self, arguments: Mapping[str, Any], form: CallForm | None = None
@@ -83,11 +121,27 @@ class CallSignature:
             else:
                 keywords.update(value)
         if form is None:
-            named = {p.name for p in self.parameters if p.kind in _POSITIONAL}
-            return tuple(positional), {name: value for name, value in keywords.items() if name not in named}
+            names = [p.name for p in self.parameters if p.kind in _POSITIONAL]
+            given = next((i for i, name in enumerate(names) if arguments[name] is Omitted.OMITTED), len(positional))
+            later = (n for n, value in keywords.items() if n not in names[:given] and value is not Omitted.OMITTED)
+            form = CallForm(given, tuple(later))
         return tuple(positional[: form.positional]), {name: keywords[name] for name in form.keywords}
 
     @property
     def var_keyword(self) -> str | None:
         """Name of the ``**kwargs`` parameter, None without one."""
         return next((p.name for p in self.parameters if p.kind is inspect.Parameter.VAR_KEYWORD), None)
+
+
+def _is_decorated(function: Any) -> bool:
+    """Whether something that may change arguments stands between a call and the parameters that are shown.
+
+    Decorators of torch and of ``contextlib`` pass arguments as they are.
+    """
+    inner = getattr(function, "__func__", function)
+    while (wrapped := getattr(inner, "__wrapped__", None)) is not None:
+        code = getattr(inner, "__code__", None)
+        if code is None or not code.co_filename.startswith(_HARMLESS):
+            return True
+        inner = wrapped
+    return hasattr(inner, "__signature__")

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from aitune.torch.graph.dims import DynamicDim, Size
 from aitune.torch.graph.tree import Path, Structure, path_text
 
-__all__ = ["CallSpec", "Constant", "Leaf", "Opaque", "TensorSpec", "constant_or_opaque", "is_tensor", "same_constant"]
+__all__ = [
+    "CallSpec",
+    "Constant",
+    "Leaf",
+    "Opaque",
+    "TensorSpec",
+    "Varying",
+    "constant_key",
+    "constant_or_opaque",
+    "is_plain_tensor",
+    "is_tensor",
+    "same_constant",
+]
 
 _CONSTANT_TYPES = (
     type(None),
@@ -27,6 +40,8 @@ _CONSTANT_TYPES = (
     torch.device,
     torch.layout,
     torch.memory_format,
+    torch.Size,
+    range,
 )
 
 
@@ -53,7 +68,7 @@ class TensorSpec:
     def accepts(self, value: Any) -> bool:
         """Whether rank, dtype, device and every size on its own fit; equality between axes is the graph's to judge."""
         return bool(
-            is_tensor(value)
+            is_plain_tensor(value)
             and value.dtype is self.dtype
             and value.device == self.device
             and value.dim() == len(self.shape)
@@ -92,7 +107,29 @@ class Opaque:
         return False
 
 
-Leaf = TensorSpec | Constant | Opaque
+@dataclass(frozen=True)
+class Varying:
+    """A leaf that is no tensor and changes from call to call: an engine has to take it as it takes tensors.
+
+    Attributes:
+        path: Where it is.
+        kind: Its exact type.
+        value: That of the first recorded call, for calls that are made up.
+    """
+
+    path: Path
+    kind: type
+    value: Any = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{path_text(self.path)}: any {self.kind.__name__}"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is of the type."""
+        return type(value) is self.kind
+
+
+Leaf = TensorSpec | Constant | Varying | Opaque
 """One leaf of a call."""
 
 
@@ -114,6 +151,11 @@ class CallSpec:
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, TensorSpec))
 
     @property
+    def varying(self) -> tuple[Varying, ...]:
+        """The leaves that an engine must take beside the tensors, in order."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Varying))
+
+    @property
     def opaque(self) -> tuple[Opaque, ...]:
         """The leaves that nothing can be said about."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, Opaque))
@@ -131,24 +173,42 @@ class CallSpec:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a leaf is a plain tensor (or parameter), the only kinds that an engine is given."""
+    """Whether a leaf is a tensor or parameter itself, not of a subclass."""
     return type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a leaf is of the only kind that an engine is given: strided, all of its meaning in shape and values."""
+    return is_tensor(value) and value.layout is torch.strided and not value.is_nested and not value.is_quantized
 
 
 def constant_or_opaque(path: Path, value: Any) -> Constant | Opaque:
     """Describe a leaf that is no tensor."""
     if isinstance(value, (enum.Enum, type, types.FunctionType)) or type(value) in _CONSTANT_TYPES:
         return Constant(path, value)
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        return Constant(path, value)
     return Opaque(path, f"{type(value).__module__}.{type(value).__qualname__}", value)
 
 
+def constant_key(value: Any) -> Hashable:
+    """Return what two constants have in common if they are the same: type and value.
+
+    NaN is the same as itself, 0.0 and -0.0 are not the same, nor are 1, 1.0 and True.
+    """
+    kind = type(value)
+    if isinstance(value, np.generic):
+        return kind, value.dtype.str, value.tobytes()
+    if isinstance(value, float):
+        return kind, value.hex()
+    if isinstance(value, complex):
+        return kind, value.real.hex(), value.imag.hex()
+    return kind, id(value) if isinstance(value, enum.Enum) else value
+
+
 def same_constant(first: Any, second: Any) -> bool:
-    """Whether two leaves that are no tensors are the same: type and value, NaN being equal to itself."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, float):
-        return bool(first.hex() == second.hex())  # also tells 0.0 from -0.0, and NaN equals NaN
-    return bool(first == second)
+    """Whether two leaves that are no tensors are the same; see :func:`constant_key`."""
+    return type(first) is type(second) and constant_key(first) == constant_key(second)
 
 
 def _size_fits(size: Size, seen: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.utils._pytree as pytree
 
 __all__ = ["LEAF", "Path", "Structure", "flatten", "path_text"]
@@ -29,14 +30,15 @@ class Structure:
         kind: The exact type of the node, None for a leaf.
         keys: Index, key or field name of each child.
         children: Structure of each child.
-        mark: What distinguishes nodes of one type beside their keys, in hashable form.
+        mark: What distinguishes nodes of one type beside their keys, in hashable form: a detail, and the types of keys
+            that are not all strings.
         context: What ``torch.utils._pytree`` needs to put the node together again.
     """
 
     kind: type | None = None
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
-    mark: Hashable = None
+    mark: tuple[Hashable, tuple[type, ...]] | None = None
     context: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -80,6 +82,7 @@ class Structure:
 
 LEAF = Structure()
 _END = object()
+_COMPARABLE = (bool, int, float, str, bytes, type(None))
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
@@ -103,22 +106,73 @@ def path_text(path: Path) -> str:
 
 
 def _walk(value: Any, leaves: list[Any]) -> Structure:
-    kind = type(value)
-    if _node_type(value) is not None:
-        node = pytree.SUPPORTED_NODES[_node_type(value)]
-        children, context = node.flatten_fn(value)
-        keys = _registered_keys(value, node, len(children))
-        mark = _hashable(context)
-    elif dataclasses.is_dataclass(kind):
-        keys = tuple(item.name for item in dataclasses.fields(value))
-        children, context, mark = [getattr(value, key) for key in keys], None, None
-    elif isinstance(value, Mapping):
-        keys = tuple(value)
-        children, context, mark = [value[key] for key in keys], None, None
-    else:
+    try:
+        node = _taken_apart(value)
+    except RecursionError:  # it holds itself
+        raise
+    except Exception:  # noqa: BLE001 - a user's container may refuse to be looked into; it is a leaf then
+        node = None
+    if node is None:
         leaves.append(value)
         return LEAF
-    return Structure(kind, keys, tuple(_walk(child, leaves) for child in children), mark, context)
+    children = tuple(_walk(child, leaves) for child in node.children)
+    return Structure(type(value), node.keys, children, node.mark, node.context)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One level of a value that was taken apart; fields as in :class:`Structure`, children as they are."""
+
+    keys: tuple[Any, ...]
+    children: Sequence[Any]
+    mark: tuple[Hashable, tuple[type, ...]] | None = None
+    context: Any = None
+
+
+def _taken_apart(value: Any) -> _Node | None:
+    """Return the parts of a container, None for a leaf."""
+    kind = type(value)
+    registered = _node_type(value)
+    if kind is torch.Size:
+        return None  # it is registered, and would come back as a tuple
+    if registered is not None:
+        node = pytree.SUPPORTED_NODES[registered]
+        children, context = node.flatten_fn(value)
+        children = list(children)
+        keys = _registered_keys(value, node, len(children))
+        return _Node(keys, children, _mark(keys, _hashable(context)), context)
+    if dataclasses.is_dataclass(kind):
+        keys = tuple(item.name for item in dataclasses.fields(value))
+        state = _hidden_state(value, keys)
+        return None if state is None else _Node(keys, [getattr(value, key) for key in keys], _mark(keys, state or None))
+    if isinstance(value, Mapping):
+        keys = tuple(value)
+        state = _hidden_state(value, ())
+        return None if state is None else _Node(keys, [value[key] for key in keys], _mark(keys, state or None))
+    return None
+
+
+def _hidden_state(value: Any, shown: Sequence[str]) -> tuple[tuple[str, type, Any], ...] | None:
+    """Return attributes beside fields and items, which a forward may read as well; None if they cannot be compared.
+
+    A mapping that is no dict keeps its items in attributes: of those only tensors are held against it.
+    """
+    state = []
+    for name, attribute in getattr(value, "__dict__", {}).items():
+        if name in shown:
+            continue
+        if type(attribute) in _COMPARABLE:
+            state.append((name, type(attribute), attribute))
+        elif isinstance(value, dict) or not isinstance(value, Mapping) or isinstance(attribute, torch.Tensor):
+            return None
+    return tuple(state)
+
+
+def _mark(keys: tuple[Any, ...], detail: Hashable) -> tuple[Hashable, tuple[type, ...]] | None:
+    """Add to a node's detail what tells keys apart that are equal: 1, 1.0 and True are three."""
+    kinds = tuple(type(key) for key in keys)
+    kinds = () if all(kind is str for kind in kinds) else kinds
+    return (detail, kinds) if detail is not None or kinds else None
 
 
 def _node_type(value: Any) -> Any:
@@ -144,6 +198,8 @@ def _registered_keys(value: Any, node: Any, count: int) -> tuple[Any, ...]:
 
 
 def _hashable(context: Any) -> Hashable:
+    if isinstance(context, (list, tuple)):
+        return type(context), tuple(_hashable(item) for item in context)
     try:
         hash(context)
     except TypeError:
@@ -152,16 +208,23 @@ def _hashable(context: Any) -> Hashable:
 
 
 def _assemble(node: Structure, children: list[Any]) -> Any:
-    kind = node.kind
-    assert kind is not None
+    kind: Any = node.kind
     registered: Any = kind if kind in pytree.SUPPORTED_NODES else namedtuple if hasattr(kind, "_fields") else None
     if registered is not None:
         return pytree.SUPPORTED_NODES[registered].unflatten_fn(children, node.context)
+    value: Any
     if dataclasses.is_dataclass(kind):
-        value = object.__new__(
-            kind
-        )  # not through __init__: fields may be init=False, and __post_init__ may have effects
+        # Not through __init__: fields may be init=False, and __post_init__ may have effects.
+        value = object.__new__(node.kind or object)
         for key, child in zip(node.keys, children, strict=True):
             object.__setattr__(value, key, child)
-        return value
-    return kind(zip(node.keys, children, strict=True))
+    elif issubclass(kind, dict):
+        value = kind.__new__(kind)  # its __init__ may take anything
+        for key, child in zip(node.keys, children, strict=True):
+            dict.__setitem__(value, key, child)
+    else:
+        value = kind(zip(node.keys, children, strict=True))
+    state: Any = node.mark[0] if node.mark is not None else None
+    for name, _, attribute in state or ():
+        object.__setattr__(value, name, attribute)
+    return value

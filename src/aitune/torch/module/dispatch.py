@@ -141,7 +141,8 @@ class Dispatcher:
     def _route(self, one: Served) -> Route:
         run = self._counted(one)
         watch = None if one.engine.live_weights else self._watch
-        return Route(one.graph.narrowed(one.engine.ranges), run, watch, self._slot.module.__dict__.get("forward"))
+        forward = self._slot.module.__dict__.get("forward")
+        return Route(one.graph.narrowed(one.engine.ranges), run, watch, forward, reads_memory=not one.engine.own_errors)
 
     def _counted(self, one: Served) -> Callable[..., Any]:
         engine_run, count = one.engine.run, self._tallies[one.backend].add
@@ -155,7 +156,7 @@ class Dispatcher:
 
             return run_own
 
-        original, failed = self._slot.original, self._failed
+        original, failed, at_fault = self._slot.original, self._failed, self._at_fault
 
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -164,7 +165,11 @@ class Dispatcher:
                 return result
             except Exception as raised:  # noqa: BLE001 - whatever an engine raises, the original still answers
                 error = raised
-            result = original(*args, **kwargs)  # where this raises too, the call was at fault and not the engine
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:  # the call was at fault and not the engine
+                at_fault()
+                raise
             failed(one, error)
             return result
 
@@ -189,7 +194,10 @@ class Dispatcher:
     def _missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Count and log why a call goes to the original; return a route after all if only hooks had to be looked at."""
         made = _hooks_made()
-        found = self._find(args, kwargs)
+        try:
+            found = self._find(args, kwargs)
+        except Exception as error:  # noqa: BLE001 - arguments are the user's objects, and the call has to be answered
+            found = Miss("unreadable", f"an argument cannot be looked into: {type(error).__name__}: {error}")
         if isinstance(found, Route):
             if self._hooks_seen is not None:
                 self._hooks_seen[0] = made  # hooks were registered, and none of them is here
@@ -226,6 +234,9 @@ class Dispatcher:
             self._compile()
         detail = f"{one.backend} raised {type(error).__name__}: {error}"
         self._count_miss(Miss("engine failed", f"{detail}; it is not used again"))
+
+    def _at_fault(self) -> None:
+        self._count_miss(Miss("original raised", "an engine and the original could not answer a call; it was at fault"))
 
     def _count_miss(self, miss: Miss) -> None:
         with self._lock:

@@ -16,10 +16,10 @@ from torch.nn.parameter import is_lazy
 
 from aitune.exceptions import AITuneError, AITuneUserInputError
 from aitune.torch.check.trace import no_trace
-from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.module.declared import DynamicShapes, validated
 from aitune.torch.module.dispatch import Dispatcher
+from aitune.torch.module.graph_specs import GraphSpecs
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.registry import Registry
@@ -129,12 +129,15 @@ class Handle:
             dispatcher.reset_stats()
 
     @property
-    def graph_specs(self) -> tuple[GraphSpec, ...]:
-        """The graphs of the recorded calls, with declared dimensions; those that are served, once tuned."""
+    def graph_specs(self) -> GraphSpecs:
+        """The graphs of the recorded calls, with declared dimensions; those that are served, once tuned.
+
+        A tuple that prints as a table.
+        """
         dispatcher = self._dispatcher
         if dispatcher is not None:
-            return tuple(one.graph for one in dispatcher.served)
-        return tuple(entry.graph for entry in plan_graphs(self.name, self._recording, self._declared))
+            return GraphSpecs(one.graph for one in dispatcher.served)
+        return GraphSpecs(entry.graph for entry in plan_graphs(self.name, self._recording, self._declared))
 
     @property
     def recorded(self) -> Recording | None:
@@ -147,10 +150,10 @@ class Handle:
         return self._dispatcher is not None
 
     def describe(self) -> str:
-        """Return name, state, strategy and graphs as text."""
-        lines = [f"{self.name}: {self.state}, {self._plan.describe()}"]
-        lines += [f"  {graph.describe()}" for graph in self.graph_specs]
-        return "\n".join(lines)
+        """Return name, state and strategy, and a table of the graphs."""
+        graphs = self.graph_specs
+        title = f"{self.name}: {self.state}, {self._plan.describe()}"
+        return f"{title}\n{graphs}" if graphs else title
 
     def enable_recording(self, force: bool = False) -> None:
         """Record every call from now on, beginning anew.

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.dims import BatchDim, DynamicDim, Size
 from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.spec import TensorSpec, is_tensor
+from aitune.torch.graph.spec import TensorSpec, is_plain_tensor
 from aitune.torch.graph.tree import path_text
-from aitune.torch.module.route import HOOKS, Route, global_hooks, plain_context
+from aitune.torch.module.route import HOOKS, Route, apart, global_hooks, plain_context
 
 __all__ = ["Miss", "find_route", "has_hooks"]
 
@@ -42,7 +42,7 @@ def find_route(module: torch.nn.Module, routes: Sequence[Route], args: Any, kwar
         return miss
     misses: list[tuple[int, Miss]] = []
     for route in routes:
-        found = _graph_miss(route.graph, args, kwargs)
+        found = _graph_miss(route, args, kwargs)
         if found is None:
             return route
         misses.append(found)
@@ -76,8 +76,9 @@ def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | Non
     return None
 
 
-def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, Miss] | None:
-    """Return how far the call came and why it is not one of ``graph``; None if it is."""
+def _graph_miss(route: Route, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, Miss] | None:
+    """Return how far the call came and why it is not one of the route's graph; None if it is."""
+    graph = route.graph
     try:
         leaves = graph.input_leaves(args, kwargs)
     except TypeError as error:
@@ -86,17 +87,20 @@ def _graph_miss(graph: GraphSpec, args: Any, kwargs: Mapping[str, Any]) -> tuple
         return 1, Miss("structure", "the arguments are nested in a way that was not recorded")
     for spec, leaf in zip(graph.inputs.leaves, leaves, strict=True):
         if isinstance(spec, TensorSpec):
-            miss = _tensor_miss(spec, leaf)
+            miss = _tensor_miss(spec, leaf, route.reads_memory)
             if miss is not None:
                 return miss
         elif not spec.accepts(leaf):
             return 2, Miss("value", f"{path_text(spec.path)} has a value that was not recorded")
-    return next(_range_misses(graph, graph.inputs.select_tensors(leaves)), None)
+    tensors = graph.inputs.select_tensors(leaves)
+    if graph.mutates and not apart(*tensors):
+        return 5, Miss("aliased inputs", "forward changes its inputs in place, and two of them share memory")
+    return next(_range_misses(graph, tensors), None)
 
 
-def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
+def _tensor_miss(spec: TensorSpec, leaf: Any, reads_memory: bool) -> tuple[int, Miss] | None:  # noqa: PLR0911 - a table of reasons
     name = path_text(spec.path)
-    if not is_tensor(leaf) or leaf.layout is not torch.strided:
+    if not is_plain_tensor(leaf):
         return 3, Miss("type", f"{name} is a {type(leaf).__name__}")
     if leaf.dtype is not spec.dtype:
         return 3, Miss("dtype", f"{name} is {leaf.dtype}, recorded was {spec.dtype}")
@@ -104,8 +108,8 @@ def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noq
         return 3, Miss("device", f"{name} is on {leaf.device}, recorded was {spec.device}")
     if leaf.requires_grad and torch.is_grad_enabled():
         return 3, Miss("requires grad", f"{name} requires grad")
-    if leaf.is_conj():
-        return 3, Miss("conjugate view", f"{name} is a lazy conjugate")
+    if leaf.is_conj() or (reads_memory and leaf.is_neg()):
+        return 3, Miss("conjugate view", f"{name} is a lazy conjugate, or a part of one")
     if leaf.dim() != len(spec.shape):
         return 4, Miss("rank", f"{name} has {leaf.dim()} axes, recorded were {len(spec.shape)}")
     return None
@@ -114,23 +118,38 @@ def _tensor_miss(spec: TensorSpec, leaf: Any) -> tuple[int, Miss] | None:  # noq
 def _range_misses(graph: GraphSpec, tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, Miss]]:
     for spec, tensor in zip(graph.inputs.tensors, tensors, strict=True):
         for axis, (size, seen) in enumerate(zip(spec.shape, tensor.shape, strict=True)):
-            place = f"axis {axis} of {path_text(spec.path)}"
+            place, cover = f"axis {axis} of {path_text(spec.path)}", _cover(spec, axis, seen)
             if not isinstance(size, DynamicDim):
                 if size != seen:
-                    yield 5, Miss("range", f"{place} is {seen}, tuned for {size} alone; {_cover(None, seen)}")
+                    yield 5, Miss("range", f"{place} is {seen}, tuned for {size} alone; {cover}")
             elif not size.min <= seen <= size.max:
-                yield (
-                    6,
-                    Miss(
-                        "range",
-                        f"{place} is {seen}, tuned for {size.min} to {size.max}; {_cover(size, seen)}",
-                    ),
-                )
+                yield 6, Miss("range", f"{place} is {seen}, tuned for {size.min} to {size.max}; {cover}")
     if graph.sizes(tensors) is None:
-        yield 7, Miss("range", "axes that were always equal differ")
+        shapes = ", ".join(
+            f"{path_text(s.path)}{list(t.shape)}" for s, t in zip(graph.inputs.tensors, tensors, strict=True)
+        )
+        yield 7, Miss("range", f"axes that were always equal, or a fixed multiple of one size, are not: {shapes}")
 
 
-def _cover(size: DynamicDim | None, seen: int) -> str:
+def _cover(spec: TensorSpec, axis: int, seen: int) -> str:
+    """Return what to pass so that a size is covered, as it would be written."""
+    if seen == 0:
+        return "empty tensors are always answered by the original"
+    size = spec.shape[axis]
+    low, high = (size.min, size.max) if isinstance(size, DynamicDim) else (size, size)
+    low, high = min(low, seen), max(high, seen)
+    kind = type(size).__name__ if isinstance(size, DynamicDim) else "DynamicDim"
+    name = size.name if isinstance(size, DynamicDim) else f"size{axis}"
+    wider = f"{kind}({name!r}, {low}, {high})"
+    sizes = [wider if index == axis else _written(one) for index, one in enumerate(spec.shape)]
+    key = spec.path[0] if len(spec.path) == 1 else spec.path
+    declared = f"dynamic_shapes={{{key!r}: ({', '.join(sizes)},)}}"
     if isinstance(size, BatchDim):
-        return f"tune with {seen} among batch_sizes=, or declare dynamic_shapes="
-    return f"tune with samples of size {seen}, or declare dynamic_shapes="
+        return f"batch_sizes=[{max(1, low // size.per_unit)}, {-(-high // size.per_unit)}] or {declared} would cover it"
+    return f"samples of that size or {declared} would cover it"
+
+
+def _written(size: Size) -> str:
+    return (
+        f"{type(size).__name__}({size.name!r}, {size.min}, {size.max})" if isinstance(size, DynamicDim) else str(size)
+    )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from aitune.torch.graph.dims import Size, infer_dims
 from aitune.torch.graph.graph import GraphSpec
@@ -15,17 +13,21 @@ from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.graph.spec import (
     CallSpec,
+    Constant,
     Leaf,
     Opaque,
     TensorSpec,
+    Varying,
+    constant_key,
     constant_or_opaque,
+    is_plain_tensor,
 )
 from aitune.torch.graph.tree import Structure, flatten
 
 __all__ = ["MAX_SHAPES", "Layout", "Observation"]
 
 MAX_SHAPES = 4096
-"""Distinct shapes kept for one graph; later ones only count. Bounds memory in a long recording."""
+"""Distinct shapes kept for one graph; later ones only widen ranges. Bounds memory in a long recording."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -66,14 +68,18 @@ class Layout:
         """
         return self.structure, tuple(_mark(leaf, constants) for leaf in self.leaves)
 
-    def spec(self, shapes: Sequence[tuple[Size, ...]]) -> CallSpec:
-        """Return the spec with dimensions in place of this call's sizes."""
+    def spec(self, shapes: Sequence[tuple[Size, ...]], varying: Collection[int] = ()) -> CallSpec:
+        """Return the spec with dimensions in place of this call's sizes, and leaves by index that vary."""
         supply = iter(shapes)
-        leaves = tuple(
-            TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device) if isinstance(leaf, TensorSpec) else leaf
-            for leaf in self.leaves
-        )
-        return CallSpec(self.structure, leaves)
+        leaves: list[Leaf] = []
+        for index, leaf in enumerate(self.leaves):
+            if isinstance(leaf, TensorSpec):
+                leaves.append(TensorSpec(leaf.path, next(supply), leaf.dtype, leaf.device))
+            elif index in varying:
+                leaves.append(Varying(leaf.path, type(leaf.value), leaf.value))
+            else:
+                leaves.append(leaf)
+        return CallSpec(self.structure, tuple(leaves))
 
 
 class Observation:
@@ -84,6 +90,11 @@ class Observation:
         training: The module's training flag in that call.
         form: How that call was written.
         capacity: How many samples to keep.
+
+    Attributes:
+        outputs: Layout of the first call's outputs, None before it returned.
+        unstable: Why outputs cannot be those of one engine, None while they can.
+        mutates: Whether a call changed an input in place.
     """
 
     def __init__(self, inputs: Layout, training: bool, form: CallForm, capacity: int) -> None:
@@ -93,14 +104,22 @@ class Observation:
         self.calls = 0
         self.outputs: Layout | None = None
         self.unstable: str | None = None
+        self.mutates = False
+        self._varying: set[int] = set()
         self._capacity = capacity
         self._seen: dict[tuple[Shapes, Shapes, int | None], None] = {}
+        self._ranges: list[tuple[int, int]] = []
         self._samples: list[tuple[int, Shapes, Sample]] = []
 
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The samples kept, in order of size."""
         return tuple(sample for _, _, sample in self._samples)
+
+    @property
+    def input_shapes(self) -> tuple[Shapes, ...]:
+        """The shapes of the input tensors of every call that counts, each once."""
+        return tuple(dict.fromkeys(inputs for inputs, _, _ in self._seen))
 
     def wants(self, shapes: Shapes) -> bool:
         """Whether a call of these shapes would be kept as a sample: few were, or its size spreads them wider."""
@@ -118,14 +137,23 @@ class Observation:
             batch_size: Its batch size where known.
         """
         self.calls += 1
+        self.note_values(inputs)
         if self.outputs is None:
             self.outputs = outputs
         elif self.unstable is None:
             self.unstable = _difference(self.outputs, outputs)
-        if self.unstable is None and len(self._seen) < MAX_SHAPES:
-            self._seen[inputs.shapes, outputs.shapes, batch_size] = None
+        if self.unstable is None:
+            wider = self._widens(inputs.shapes + outputs.shapes)
+            if wider or len(self._seen) < MAX_SHAPES:
+                self._seen[inputs.shapes, outputs.shapes, batch_size] = None
         if sample is not None:
             self._keep(sample, inputs.shapes)
+
+    def note_values(self, other: Layout) -> None:
+        """Take note of which leaves that are no tensors differ from those of the first call."""
+        for index, (one, two) in enumerate(zip(self.inputs.leaves, other.leaves, strict=True)):
+            if isinstance(one, Constant) and isinstance(two, Constant) and not one.accepts(two.value):
+                self._varying.add(index)
 
     def graph(self, name: str, signature: CallSignature) -> GraphSpec:
         """Return the graph: axes that varied become dimensions, with the ranges seen."""
@@ -136,11 +164,19 @@ class Observation:
         return GraphSpec(
             name=name,
             signature=signature,
-            inputs=self.inputs.spec(sizes[:split]),
+            inputs=self.inputs.spec(sizes[:split], self._varying),
             outputs=self.outputs.spec(sizes[split:]),
             training=self.training,
-            form=self.form,
+            mutates=self.mutates,
+            form=signature.covering(self.form, {str(leaf.path[0]) for leaf in self.inputs.tensors}),
         )
+
+    def _widens(self, shapes: Shapes) -> bool:
+        """Take note of the sizes of a call; tell whether one was outside the range of all before."""
+        sizes = [size for shape in shapes for size in shape]
+        before = self._ranges or [(size, size) for size in sizes]
+        self._ranges = [(min(low, size), max(high, size)) for (low, high), size in zip(before, sizes, strict=True)]
+        return self._ranges != before
 
     def _keep(self, sample: Sample, shapes: Shapes) -> None:
         volume = _volume(shapes)
@@ -171,7 +207,7 @@ class Observation:
 
 
 def _leaf(path: tuple[Any, ...], value: Any) -> Leaf:
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
+    if is_plain_tensor(value):
         return TensorSpec(path, tuple(value.shape), value.dtype, value.device)
     return constant_or_opaque(path, value)
 
@@ -181,8 +217,7 @@ def _mark(leaf: Leaf, constants: bool) -> Hashable:
         return len(leaf.shape), leaf.dtype, leaf.device
     if isinstance(leaf, Opaque):
         return leaf.kind
-    value = leaf.value.hex() if isinstance(leaf.value, float) else leaf.value
-    return (type(leaf.value), value) if constants else (type(leaf.value),)
+    return constant_key(leaf.value) if constants else (type(leaf.value),)
 
 
 def _volume(shapes: Shapes) -> int:

@@ -15,7 +15,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.spec import CallSpec, TensorSpec
 from aitune.torch.graph.tree import Path, flatten
-from aitune.torch.module.declared import apply_declared
+from aitune.torch.module.declared import apply_declared, check_known
 from aitune.torch.module.observation import Observation
 from aitune.torch.module.recording import Recording
 from aitune.torch.tune_strategy import MaxThroughputStrategy, TuneStrategy
@@ -112,10 +112,13 @@ def plan_graphs(
     """
     if recording is None:
         return ()
+    seen_graphs = [
+        (seen, seen.graph(f"graph{number}", recording.signature)) for number, seen in enumerate(recording.observations)
+    ]
+    check_known(module, [graph for _, graph in seen_graphs], declared)
     entries = []
-    for number, seen in enumerate(recording.observations):
-        graph = seen.graph(f"graph{number}", recording.signature)
-        graph = apply_declared(module, graph, declared, seen.samples)
+    for seen, recorded in seen_graphs:
+        graph = apply_declared(module, recorded, declared, seen.input_shapes)
         entry = Entry(graph, seen.samples, _problem(graph, seen))
         entries.append(entry if device is None else _moved(entry, torch.device(device)))
     return tuple(entries)

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,13 +14,22 @@ import torch
 from aitune.torch.config import config
 from aitune.torch.graph.sample import Sample, cloned
 from aitune.torch.graph.signature import CallForm, CallSignature
+from aitune.torch.graph.spec import is_plain_tensor
+from aitune.torch.graph.tree import flatten
 from aitune.torch.module.observation import Layout, Observation
+from aitune.torch.module.route import PLAIN
 from aitune.torch.module.slot import Slot
 
 __all__ = ["MAX_GRAPHS_PER_STRUCTURE", "Recording", "batch_of"]
 
 MAX_GRAPHS_PER_STRUCTURE = 8
-"""Graphs that differ only in leaves that are no tensors: a scalar that always changes must not multiply builds."""
+"""Graphs that differ only in leaves that are no tensors: a scalar that always changes must not multiply builds.
+
+Beyond, the last of them is one for every further value, which an engine has to take as it takes tensors.
+"""
+
+MAX_GRAPHS = 64
+"""Graphs of one module: arguments that are nested in another way at each call must not multiply builds either."""
 
 _batch_size: ContextVar[int | None] = ContextVar("aitune_batch_size", default=None)
 
@@ -53,7 +63,7 @@ class Recording:
         self.not_recorded: dict[str, int] = {}
         self._lock = threading.Lock()
         self._observations: dict[Hashable, Observation] = {}
-        self._by_structure: dict[Hashable, int] = {}
+        self._by_structure: dict[Hashable, list[Hashable]] = {}
 
     @property
     def observations(self) -> tuple[Observation, ...]:
@@ -76,33 +86,90 @@ class Recording:
             arguments = self.signature.bind(args, kwargs)
         except TypeError:
             return slot.original(*args, **kwargs)  # raises what the user would have seen
-        inputs = Layout.of(arguments)
-        seen = self._observation(inputs, slot.module.training, CallForm(len(args), tuple(kwargs)))
-        if seen is None:
-            self._skip(f"more than {MAX_GRAPHS_PER_STRUCTURE} values of an argument that is no tensor")
-            return slot.original(*args, **kwargs)
-        sample = _copy(args, kwargs) if seen.wants(inputs.shapes) else None
+        taken = self._taken(arguments, args, kwargs, slot.module.training)
         result = slot.original(*args, **kwargs)
-        outputs = Layout.of(result)
-        with self._lock:
-            self.calls += 1
-            seen.add(inputs, outputs, sample, _batch_size.get())
+        if taken is not None:
+            try:
+                outputs = Layout.of(result)
+            except Exception as error:  # noqa: BLE001 - the user's own object; the answer has to be returned
+                self._skip(f"an output that cannot be looked into ({type(error).__name__})")
+                return result
+            with self._lock:
+                self.calls += 1
+                taken.seen.mutates = taken.seen.mutates or taken.mutated
+                taken.seen.add(taken.inputs, outputs, taken.sample, _batch_size.get())
         return result
 
-    def _observation(self, inputs: Layout, training: bool, form: CallForm) -> Observation | None:
-        key = training, inputs.identity(constants=config.strict_mode)
+    def _taken(
+        self, arguments: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], training: bool
+    ) -> _Taken | None:
+        """Return what is kept of a call that is about to be made, None where it is not recorded."""
+        try:
+            inputs = Layout.of(arguments)
+            seen = self._observation(inputs, training, CallForm(len(args), tuple(kwargs)))
+            if isinstance(seen, str):
+                self._skip(seen)
+                return None
+            sample = _copy(args, kwargs) if seen.wants(inputs.shapes) else None
+            if sample is not None and Layout.of(self.signature.bind(sample.args, sample.kwargs)) != inputs:
+                self._skip("an argument that is another one after its parts were copied")
+                return None
+        except Exception as error:  # noqa: BLE001 - containers are the user's code, and the call has to be answered
+            self._skip(f"an argument that cannot be copied ({type(error).__name__}: {error})")
+            return None
+        return _Taken(seen, inputs, sample, _versions(arguments))
+
+    def _observation(self, inputs: Layout, training: bool, form: CallForm) -> Observation | str:
+        """Return where a call belongs, or why it belongs nowhere."""
         structure = training, inputs.identity(constants=False)
+        key = (training, inputs.identity(constants=True)) if config.strict_mode else structure
         with self._lock:
-            if key not in self._observations:
-                if self._by_structure.get(structure, 0) >= MAX_GRAPHS_PER_STRUCTURE:
-                    return None
-                self._by_structure[structure] = self._by_structure.get(structure, 0) + 1
-                self._observations[key] = Observation(inputs, training, form, config.max_num_samples_stored)
-            return self._observations[key]
+            alike = self._by_structure.setdefault(structure, [])
+            if key in self._observations:
+                return self._observations[key]
+            if structure in self._observations:
+                return self._observations[structure]
+            if len(alike) >= MAX_GRAPHS_PER_STRUCTURE:
+                return self._for_any_value(structure, alike)
+            if len(self._observations) >= MAX_GRAPHS:
+                return f"more than {MAX_GRAPHS} structures of arguments"
+            seen = Observation(inputs, training, form, config.max_num_samples_stored)
+            alike.append(key)
+            self._observations[key] = seen
+            return seen
+
+    def _for_any_value(self, structure: Hashable, alike: list[Hashable]) -> Observation:
+        """Let the last graph of a structure take every value that has none of its own."""
+        key = alike.pop()
+        seen = self._observations.pop(key)
+        for other in alike:
+            seen.note_values(self._observations[other].inputs)
+        self._observations[structure] = seen
+        return seen
 
     def _skip(self, reason: str) -> None:
         with self._lock:
             self.not_recorded[reason] = self.not_recorded.get(reason, 0) + 1
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What is kept of a call while the original runs: where it belongs, its inputs, and the versions of its tensors."""
+
+    seen: Observation
+    inputs: Layout
+    sample: Sample | None
+    versions: tuple[tuple[torch.Tensor, int], ...]
+
+    @property
+    def mutated(self) -> bool:
+        """Whether the call has changed an input in place."""
+        return any(tensor._version != version for tensor, version in self.versions)
+
+
+def _versions(arguments: dict[str, Any]) -> tuple[tuple[torch.Tensor, int], ...]:
+    tensors = (leaf for leaf in flatten(arguments)[0] if is_plain_tensor(leaf) and not leaf.is_inference())
+    return tuple((tensor, tensor._version) for tensor in tensors)
 
 
 def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
@@ -111,11 +178,5 @@ def _copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
 
 
 def _not_plain() -> str | None:
-    """Return why a call in this context cannot be one of a graph."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return "tracing"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "torch.func transform"
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        return "autocast"
-    return None
+    """Return why a call in this context cannot be one of a graph; gradients do no harm here."""
+    return next((reason for reason, holds in PLAIN if not holds()), None)

@@ -6,7 +6,9 @@ holds all conditions as plain expressions, cheapest first; its answer is a funct
 
 from __future__ import annotations
 
+import enum
 import math
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +27,10 @@ from aitune.torch.graph.accessor import (
 )
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
+from aitune.torch.graph.spec import Constant, TensorSpec, Varying, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "Route", "compile_route", "global_hooks", "plain_context"]
+__all__ = ["HOOKS", "PLAIN", "Route", "apart", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -41,6 +43,16 @@ _GLOBAL_HOOKS = (
 )
 
 
+PLAIN: tuple[tuple[str, Callable[[], bool]], ...] = (
+    ("autocast", lambda: not _autocast_enabled()),
+    ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
+    ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+    ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
+    ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
+)
+"""Conditions on the context of a call that hold for every graph, each with the reason where it does not."""
+
+
 @dataclass(frozen=True)
 class Route:
     """One graph with the function that serves it.
@@ -50,12 +62,14 @@ class Route:
         run: Takes the call as the user made it.
         watch: What must not have changed; None for an engine that reads the live weights.
         forward: The forward that was set on the instance when the graph was validated, None for the class's own.
+        reads_memory: Whether the engine takes inputs as they lie in memory; the module itself does not.
     """
 
     graph: GraphSpec
     run: Callable[..., Any]
     watch: StateWatch | None
     forward: Any = None
+    reads_memory: bool = True
 
 
 def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: list[int] | None) -> Callable[..., Any]:
@@ -84,7 +98,7 @@ def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: 
         common += next(iter(watches.values())).conditions(names)  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
-        tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
+        tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route, names)]
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)
@@ -101,18 +115,9 @@ def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
     Args:
         training: The training flag that the graph was recorded with.
     """
-    conditions: list[tuple[str, Callable[[], bool]]] = [
-        ("autocast", lambda: not _autocast_enabled()),
-        ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
-        ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
-        ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
-        ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
-    ]
     if training:
-        conditions.append(("gradients enabled while training", lambda: not torch.is_grad_enabled()))
-    else:
-        conditions.append(("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled()))
-    return conditions
+        return [*PLAIN, ("gradients enabled while training", lambda: not torch.is_grad_enabled())]
+    return [*PLAIN, ("gradients enabled", lambda: config.grad_policy == "engine" or not torch.is_grad_enabled())]
 
 
 def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> list[str]:
@@ -136,17 +141,25 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     return tests
 
 
-def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
+def _leaf_conditions(route: Route, names: Names) -> list[str]:
+    graph = route.graph
     tests: list[str] = []
-    bound: set[str] = set()
+    bound: dict[str, DynamicDim] = {}
     accesses = leaf_expressions(graph, names)
     for access in accesses:
         if isinstance(access.spec, TensorSpec):
             tests.append(_tensor_condition(access.expression, access.spec, names, bound))
+            if route.reads_memory and access.spec.dtype.is_floating_point:
+                tests.append(f"not {access.expression}.is_neg()")  # the imaginary part of a lazy conjugate
         elif isinstance(access.spec, Constant):
             tests.append(_constant_condition(access.expression, access.spec.value, names))
+        elif isinstance(access.spec, Varying):
+            tests.append(f"{names.of(type, 'type')}({access.expression}) is {names.of(access.spec.kind, 'kind')}")
         else:
             tests.append("False")
+    if graph.mutates:
+        tensors = [access.expression for access in accesses if isinstance(access.spec, TensorSpec)]
+        tests.append(f"{names.of(apart, 'apart')}({', '.join(tensors)})")
     wanting = [
         f"{access.expression}.requires_grad"
         for access in accesses
@@ -157,7 +170,13 @@ def _leaf_conditions(graph: GraphSpec, names: Names) -> list[str]:
     return tests
 
 
-def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+def apart(*tensors: torch.Tensor) -> bool:
+    """Whether no two tensors share an allocation; where inputs are written to, the order of writes counts else."""
+    places = [tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()]
+    return len(places) == len(set(places))
+
+
+def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: dict[str, DynamicDim]) -> str:
     value = text
     tests = []
     if not text.isidentifier():  # read a nested leaf once
@@ -178,7 +197,7 @@ def _tensor_condition(text: str, spec: TensorSpec, names: Names, bound: set[str]
     return " and ".join(tests)
 
 
-def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]) -> str:
+def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: dict[str, DynamicDim]) -> str:
     if not any(isinstance(size, DynamicDim) for size in spec.shape):
         return f"{value}.shape == {tuple(spec.shape)}"
     shape = f"{names.prefix}s"
@@ -189,14 +208,29 @@ def _shape_condition(value: str, spec: TensorSpec, names: Names, bound: set[str]
         elif size.name in bound:
             tests.append(f"{shape}[{axis}] == {names.prefix}d_{size.name}")
         else:
-            bound.add(size.name)
-            tests.append(f"{size.min} <= ({names.prefix}d_{size.name} := {shape}[{axis}]) <= {size.max}")
+            variable = f"{names.prefix}d_{size.name}"
+            tests.append(f"{size.min} <= ({variable} := {shape}[{axis}]) <= {size.max}")
+            tests += _unit_conditions(size, names, bound)
+            bound[size.name] = size
     return " and ".join(tests)
+
+
+def _unit_conditions(size: DynamicDim, names: Names, bound: dict[str, DynamicDim]) -> list[str]:
+    """Return the conditions that tie a dimension to the others of its unit."""
+    if not size.unit:
+        return []
+    variable = f"{names.prefix}d_{size.name}"
+    leader = next((dim for dim in bound.values() if dim.unit == size.unit), None)
+    if leader is None:
+        return [f"{variable} % {size.per_unit} == 0"] if size.per_unit > 1 else []
+    return [f"{variable} * {leader.per_unit} == {names.prefix}d_{leader.name} * {size.per_unit}"]
 
 
 def _constant_condition(text: str, value: Any, names: Names) -> str:
     if value is None or isinstance(value, bool):
         return f"{text} is {value}"
+    if isinstance(value, (enum.Enum, type, types.FunctionType)):
+        return f"{text} is {names.of(value, 'constant')}"
     if type(value) in (int, str) or (type(value) is float and value != 0 and math.isfinite(value)):
         return f"{names.of(type, 'type')}({text}) is {names.of(type(value), 'kind')} and {text} == {value!r}"
     return f"{names.of(same_constant, 'same')}({text}, {names.of(value, 'constant')})"

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from aitune.exceptions import carry_partial_result, partial_result
-from aitune.torch.backend import Engine
-from aitune.torch.bench import Bench, Path, Rules, Shelf, Tools, unusable
+from aitune.torch.backend import Backend, Engine
+from aitune.torch.bench import Bench, Path, Rules, Shelf, Tools, untaken, unusable
 from aitune.torch.check.check import Check
 from aitune.torch.config import Config, config
 from aitune.torch.events import GraphChosen, GraphStarted, publish
@@ -168,12 +168,13 @@ class _Tuner:
     def tune(self, entry: Entry, strategy: TuneStrategy) -> tuple[GraphResult, Served, Exception | None]:
         """Tune one graph; the exception is what the strategy raised."""
         graph = entry.graph
-        candidates = len(strategy.candidates(self.device))
-        publish(GraphStarted(self.name, graph.name, graph.describe(), candidates))
-        if entry.problem is not None:
-            _log.info("%s: %s stays with the original: %s", self.name, graph.name, entry.problem)
+        candidates = strategy.candidates(self.device)
+        publish(GraphStarted(self.name, graph.name, graph.describe(), len(candidates)))
+        problem = entry.problem or _untaken(graph, candidates)
+        if problem is not None:
+            _log.info("%s: %s stays with the original: %s", self.name, graph.name, problem)
             publish(GraphChosen(self.name, graph.name, ORIGINAL))
-            return _result(graph, notes=(entry.problem,)), self._left_alone(graph), None
+            return _result(graph, notes=(problem,)), self._left_alone(graph), None
         folder, log = self.folders.new(self.name, graph.name)
         job = Job(self.name, self.slot.module, graph, entry.samples, self.device, folder, log)
         shelf = self._shelf(graph, strategy)
@@ -238,6 +239,12 @@ def _result(
     inputs = tuple(str(leaf) for leaf in graph.inputs.leaves)
     outputs = tuple(str(leaf) for leaf in graph.outputs.leaves)
     return GraphResult(graph.name, inputs, outputs, chosen, tuple(trials), tuple(notes))
+
+
+def _untaken(graph: GraphSpec, candidates: Sequence[Backend[Any]]) -> str | None:
+    """Return why no candidate could serve a graph with arguments that change from call to call, None if one may."""
+    reasons = [untaken(backend, graph) for backend in candidates]
+    return f"every candidate {reasons[0]}" if reasons and None not in reasons else None
 
 
 def _planned(entry: Entry, plan: Plan, index: int, device: torch.device) -> GraphResult:

@@ -5,6 +5,7 @@ Importing this package imports neither rich nor jinja2; what draws with them imp
 
 from aitune.torch.report.environment import environment
 from aitune.torch.report.frozen_map import FrozenMap
+from aitune.torch.report.graphs import graph_table
 from aitune.torch.report.plan import Candidate, GraphPlan, plan_text
 from aitune.torch.report.progress import LiveProgress, PlainProgress, progress_listener
 from aitune.torch.report.record import write_record
@@ -24,6 +25,7 @@ __all__ = [
     "Section",
     "TuneResult",
     "environment",
+    "graph_table",
     "plan_text",
     "progress_listener",
     "sections_text",
