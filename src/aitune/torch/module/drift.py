@@ -34,15 +34,24 @@ class _Value:
 
 @dataclass(frozen=True)
 class _Digest:
-    """A few words of a tensor's memory, which writes through ``.data``, numpy or fused kernels change as well."""
+    """A few bytes of a tensor's memory, which writes through ``.data``, numpy or fused kernels change as well.
+
+    Attributes:
+        tensor: The tensor.
+        address: Where its storage was.
+        places: Which bytes are read, counted from there: words at the beginning, in the middle and at the end.
+        seen: What they were.
+    """
 
     tensor: torch.Tensor
     address: int
-    words: tuple[tuple[ctypes.c_uint32, int], ...]
+    places: tuple[tuple[int, int], ...]
+    seen: tuple[bytes, ...]
 
     @property
     def changed(self) -> bool:
-        return self.tensor.data_ptr() != self.address or any(word.value != seen for word, seen in self.words)
+        storage = self.tensor.untyped_storage()  # held while it is read: another thread may put other memory in place
+        return storage.data_ptr() != self.address or _read(self.address, self.places) != self.seen
 
 
 class DriftWatch:
@@ -79,13 +88,31 @@ def _values(module: torch.nn.Module) -> Iterator[_Value]:
 
 
 def _digests(module: torch.nn.Module) -> Iterator[_Digest]:
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_inference():
-            continue
-        size = tensor.numel() * tensor.element_size()
-        if size < 4 or not tensor.is_contiguous():
-            continue
-        address = tensor.data_ptr()
-        places = sorted({0, (size // 2) // 4 * 4, (size - 4) // 4 * 4})
-        words = [ctypes.c_uint32.from_address(address + place) for place in places]
-        yield _Digest(tensor, address, tuple((word, word.value) for word in words))
+    seen: set[int] = set()
+    for part in module.modules():
+        for tensor in (*part._parameters.values(), *part._buffers.values(), *part.__dict__.values()):
+            if isinstance(tensor, torch.Tensor) and id(tensor) not in seen and _readable(tensor):
+                seen.add(id(tensor))
+                address, places = tensor.untyped_storage().data_ptr(), tuple(_places(tensor))
+                yield _Digest(tensor, address, places, _read(address, places))
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    try:
+        plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 0
+        return plain and tensor.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # no storage: lazy parameters, subclasses
+        return False
+
+
+def _places(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Yield offset and size of what is read, for any strides: the first, the middle and the last element."""
+    size = tensor.element_size()
+    for part in sorted({0, 1, 2}):
+        index = [(length - 1) * part // 2 for length in tensor.shape]
+        element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
+        yield element * size, size
+
+
+def _read(address: int, places: tuple[tuple[int, int], ...]) -> tuple[bytes, ...]:
+    return tuple(ctypes.string_at(address + offset, size) for offset, size in places)

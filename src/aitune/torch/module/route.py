@@ -79,12 +79,14 @@ def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: 
     if hooks_seen is not None:
         handle = names.of(torch.utils.hooks.RemovableHandle, "handle")
         common.append(f"{handle}.next_id == {names.of(hooks_seen, 'hooks_seen')}[0]")
-    watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
-    if len(watches) == 1 and all(route.watch is not None for route in routes):
-        common += next(iter(watches.values())).conditions(names)  # one module, one state: look once for all routes
+    shared = routes[0].watch if all(route.watch is routes[0].watch for route in routes) else None
+    if shared is not None:
+        common.append(shared.condition(names))  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
         tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
+        if route.watch is not None and shared is None:
+            tests.append(route.watch.condition(names))
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)

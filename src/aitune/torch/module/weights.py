@@ -1,7 +1,8 @@
-"""Noticing that a module's state is no longer the one an engine was built from."""
+"""Noticing, at every call, that a module is no longer the one an engine was built from."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +17,18 @@ __all__ = ["ALWAYS", "CHUNK", "StateWatch"]
 ALWAYS = 64
 """Up to this many state tensors are all looked at in every call (decision 14)."""
 CHUNK = 32
-"""Beyond ``ALWAYS``, how many are looked at in one call, in rotation, beside the first and the last."""
+"""Beyond ``ALWAYS``, how many buffers and tensor attributes are looked at in one call, in rotation; parameters are all
+looked at in every call whatever their number, 60 ns each."""
+
+_SWITCHES = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
+"""What says, in a layer with adapters of PEFT, which of them count: merging writes through ``.data`` and tells nothing
+else."""
+_ADAPTED = "merged_adapters"
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """One parameter or buffer as it was.
+class _Tensor:
+    """One parameter, buffer or tensor attribute as it was.
 
     Attributes:
         owner: The dict of the module that holds it.
@@ -29,6 +36,7 @@ class _Entry:
         tensor: The object.
         version: Its version counter, None for an inference tensor, which has none.
         place: Its dtype and address, which a cast or a move changes without touching the version.
+        parameter: Whether it is a parameter.
     """
 
     owner: dict[str, Any]
@@ -36,6 +44,7 @@ class _Entry:
     tensor: torch.Tensor
     version: int | None
     place: tuple[torch.dtype, int]
+    parameter: bool
 
     @property
     def changed(self) -> bool:
@@ -47,57 +56,128 @@ class _Entry:
         """Whether the tensor itself has other contents, or lies elsewhere, for good."""
         return _version(self.tensor) != self.version or _place(self.tensor) != self.place
 
+    def same(self, names: Names) -> str:
+        """Return an expression that is true while neither identity nor version changed."""
+        tensor = names.of(self.tensor, "tensor")
+        same = f"{names.of(self.owner, 'owner')}[{self.key!r}] is {tensor}"
+        return same if self.version is None else f"{same} and {tensor}._version == {self.version}"
+
+    def unmoved(self, names: Names) -> str:
+        """Return an expression that is true while dtype and address are what they were."""
+        tensor = names.of(self.tensor, "tensor")
+        dtype, address = self.place
+        same = f"{tensor}.dtype is {names.of(dtype, 'dtype')}"
+        return f"{same} and {tensor}.data_ptr() == {address}" if address else same
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A child module as it was; what replaces layers (adapters, pruning, quantization) replaces children."""
+
+    owner: dict[str, Any]
+    key: str
+    child: torch.nn.Module | None
+
+    @property
+    def changed(self) -> bool:
+        """Whether another one is in its place."""
+        return self.owner.get(self.key) is not self.child
+
+    def same(self, names: Names) -> str:
+        """Return an expression that is true while it is there."""
+        return f"{names.of(self.owner, 'owner')}[{self.key!r}] is {names.of(self.child, 'child')}"
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """A plain value, or a container of such, as it was."""
+
+    owner: dict[str, Any]
+    key: str
+    value: Any
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has another value."""
+        return self.key not in self.owner or bool(self.owner[self.key] != self.value)
+
+    def same(self, names: Names) -> str:
+        """Return an expression that is true while it has the value."""
+        return f"{names.of(self.owner, 'owner')}[{self.key!r}] == {names.of(self.value, 'value')}"
+
 
 class StateWatch:
-    """Remembers every parameter, buffer and other tensor of a module: identity, version, dtype and memory.
+    """Remembers tensors, children and adapters of a module: identity, version, dtype and memory.
 
     Args:
         module: The module as it was when its engines were validated.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._entries = tuple(_entries(module))
+        self._tensors = tuple(_tensors(module))
+        self._parts = (*_children(module), *_switches(module))
 
     @property
     def changed(self) -> bool:
         """Look at everything; for the slow path."""
-        return any(entry.changed for entry in self._entries)
+        return any(part.changed for part in (*self._tensors, *self._parts))
 
     @property
     def spoiled(self) -> bool:
         """Whether a tensor itself changed: unlike one that was swapped for a while, it does not come back."""
-        return any(entry.spoiled for entry in self._entries)
+        return any(entry.spoiled for entry in self._tensors)
 
-    def conditions(self, names: Names) -> list[str]:
-        """Return expressions for generated source that are all true while no change shows.
+    def condition(self, names: Names) -> str:
+        """Return an expression for generated source that is true while no change shows.
 
-        Identities and version counters of up to ``ALWAYS`` tensors are compared, of more in rotation; dtype and memory
-        of one tensor for each dtype and device, since a cast or a move takes them all.
+        Identities and versions of parameters, and the children, are compared at every call; those of buffers and other
+        tensors as well up to ``ALWAYS`` tensors, beyond that in rotation; dtype and memory of one tensor for each dtype
+        and device, since a cast or a move takes them all.
 
         Args:
-            names: Where the expressions will find their objects.
+            names: Where the expression will find its objects.
         """
-        firsts = {(entry.tensor.dtype, entry.tensor.device): entry for entry in reversed(self._entries)}
-        moves = [_unmoved(entry, names) for entry in firsts.values()]
-        if len(self._entries) <= ALWAYS:
-            return [*moves, *(_unchanged(entry, names) for entry in self._entries)]
-        chunks = [self._entries[i : i + CHUNK] for i in range(0, len(self._entries), CHUNK)]
-        functions = []
-        for chunk in chunks:
-            scope = Names()
-            tests = " and ".join(_unchanged(entry, scope) for entry in chunk)
-            functions.append(compiled("unchanged", "", [f"return {tests}"], scope))
-        turn = names.of(itertools.cycle(functions).__next__, "turn")
-        ends = (self._entries[0], self._entries[-1])
-        return [*moves, *(_unchanged(entry, names) for entry in ends), f"{turn}()()"]
+        firsts = {(entry.tensor.dtype, entry.tensor.device): entry for entry in reversed(self._tensors)}
+        tests = [entry.unmoved(names) for entry in firsts.values()]
+        always = self._tensors
+        if len(always) > ALWAYS:
+            always = tuple(entry for entry in self._tensors if entry.parameter)
+            rest = [entry for entry in self._tensors if not entry.parameter]
+            tests += _in_turn(rest, names)
+        tests += [entry.same(names) for entry in (*always, *self._parts)]
+        return " and ".join(tests) or "True"
 
 
-def _entries(module: torch.nn.Module) -> Iterator[_Entry]:
+def _in_turn(entries: list[_Tensor], names: Names) -> list[str]:
+    functions = []
+    for start in range(0, len(entries), CHUNK):
+        scope = Names()
+        tests = " and ".join(entry.same(scope) for entry in entries[start : start + CHUNK])
+        functions.append(compiled("unchanged", "", [f"return {tests}"], scope))
+    return [f"{names.of(itertools.cycle(functions).__next__, 'turn')}()()"] if functions else []
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[_Tensor]:
     for child in module.modules():
         for owner in (child._parameters, child._buffers, child.__dict__):
             for key, tensor in owner.items():
                 if isinstance(tensor, torch.Tensor):
-                    yield _Entry(owner, key, tensor, _version(tensor), _place(tensor))
+                    parameter = owner is child._parameters
+                    yield _Tensor(owner, key, tensor, _version(tensor), _place(tensor), parameter)
+
+
+def _children(module: torch.nn.Module) -> Iterator[_Child]:
+    for part in module.modules():
+        for key, child in part._modules.items():
+            yield _Child(part._modules, key, child)
+
+
+def _switches(module: torch.nn.Module) -> Iterator[_Switch]:
+    for part in module.modules():
+        if _ADAPTED in part.__dict__:
+            for key in _SWITCHES:
+                if key in part.__dict__:
+                    yield _Switch(part.__dict__, key, copy.copy(part.__dict__[key]))
 
 
 def _version(tensor: torch.Tensor) -> int | None:
@@ -109,16 +189,3 @@ def _place(tensor: torch.Tensor) -> tuple[torch.dtype, int]:
         return tensor.dtype, tensor.data_ptr()
     except RuntimeError:  # no storage: lazy parameters, tensors on meta
         return tensor.dtype, 0
-
-
-def _unchanged(entry: _Entry, names: Names) -> str:
-    tensor = names.of(entry.tensor, "tensor")
-    same = f"{names.of(entry.owner, 'owner')}[{entry.key!r}] is {tensor}"
-    return same if entry.version is None else f"{same} and {tensor}._version == {entry.version}"
-
-
-def _unmoved(entry: _Entry, names: Names) -> str:
-    tensor = names.of(entry.tensor, "tensor")
-    dtype, address = entry.place
-    same = f"{tensor}.dtype is {names.of(dtype, 'dtype')}"
-    return f"{same} and {tensor}.data_ptr() == {address}" if address else same
