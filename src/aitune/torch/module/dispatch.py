@@ -116,9 +116,11 @@ class Dispatcher:
 
     def _make_call(self) -> Callable[..., Any]:
         original, missed, turn = self._slot.original, self._missed, self._turns().__next__
-        module, frame_of = self._slot.module, sys._getframe
+        module, frame_of, compiling = self._slot.module, sys._getframe, torch.compiler.is_dynamo_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
             frame = frame_of(1)
             if frame.f_code is CALL_CODE and (owner := frame.f_locals["self"]) is not module and is_copy(owner, call):
                 return owner._call_impl(*args, **kwargs)

@@ -16,6 +16,8 @@ EVERY = 40
 
 _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
+_NO_STATE = "_is_full_backward_hook"
+"""Which kind of backward hook was last registered; stays behind when the hook is removed."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class DriftWatch:
     def __init__(self, module: torch.nn.Module) -> None:
         self._values = tuple(_values(module))
         self._counts = tuple((part._modules, len(part._modules)) for part in module.modules())
+        self._names = tuple((part.__dict__, frozenset(part.__dict__)) for part in module.modules())
         self._digests = tuple(_digests(module))
 
     @property
@@ -72,8 +75,16 @@ class DriftWatch:
         return (
             any(len(children) != count for children, count in self._counts)
             or any(value.changed for value in self._values)
+            or any(_new_value(attributes, names) for attributes, names in self._names)
             or any(digest.changed for digest in self._digests)
         )
+
+
+def _new_value(attributes: dict[str, Any], names: frozenset[str]) -> bool:
+    """Whether a plain attribute was set that was not there, and hides one of the class."""
+    return len(attributes) > len(names) and any(
+        type(value) in _PLAIN for key, value in list(attributes.items()) if key not in names
+    )
 
 
 def _values(module: torch.nn.Module) -> Iterator[_Value]:
@@ -81,7 +92,7 @@ def _values(module: torch.nn.Module) -> Iterator[_Value]:
         for key, child in part._modules.items():
             yield _Value(part._modules, key, child)
         for key, value in part.__dict__.items():
-            if type(value) in _PLAIN:
+            if type(value) in _PLAIN and key != _NO_STATE:
                 yield _Value(part.__dict__, key, value)
         if part is not module:  # that of the root is looked at in every call
             yield _Value(part.__dict__, "forward", part.__dict__.get("forward", _MISSING))

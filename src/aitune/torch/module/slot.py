@@ -89,9 +89,11 @@ def its_own(slot: Slot, function: Call) -> Call:
 
     Calls of a copy that took it along run that copy.
     """
-    module, frame_of = slot.module, sys._getframe
+    module, frame_of, compiling = slot.module, sys._getframe, torch.compiler.is_dynamo_compiling
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return function(*args, **kwargs)
         frame = frame_of(1)
         if frame.f_code is CALL_CODE and (owner := frame.f_locals["self"]) is not module and is_copy(owner, call):
             return owner._call_impl(*args, **kwargs)

@@ -24,6 +24,9 @@ _SWITCHES = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling
 """What says, in a layer with adapters of PEFT, which of them count: merging writes through ``.data`` and tells nothing
 else."""
 _ADAPTED = "merged_adapters"
+_PLAIN = (bool, int, float, str)
+MOST_ATTRIBUTES = 16
+"""How many plain attributes of the module itself are looked at in every call."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +101,14 @@ class _Switch:
 
     @property
     def changed(self) -> bool:
-        """Whether it has another value."""
-        return self.key not in self.owner or bool(self.owner[self.key] != self.value)
+        """Whether it has another value; a NaN is the same as long as it is the same object."""
+        now = self.owner.get(self.key, self)
+        return now is not self.value and bool(now != self.value)
 
     def same(self, names: Names) -> str:
         """Return an expression that is true while it has the value."""
-        return f"{names.of(self.owner, 'owner')}[{self.key!r}] == {names.of(self.value, 'value')}"
+        now, value = f"{names.of(self.owner, 'owner')}[{self.key!r}]", names.of(self.value, "value")
+        return f"({now} is {value} or {now} == {value})"
 
 
 class StateWatch:
@@ -115,7 +120,7 @@ class StateWatch:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._tensors = tuple(_tensors(module))
-        self._parts = (*_children(module), *_switches(module))
+        self._parts = (*_children(module), *_attributes(module), *_switches(module))
 
     @property
     def changed(self) -> bool:
@@ -170,6 +175,17 @@ def _children(module: torch.nn.Module) -> Iterator[_Child]:
     for part in module.modules():
         for key, child in part._modules.items():
             yield _Child(part._modules, key, child)
+
+
+def _attributes(module: torch.nn.Module) -> list[_Switch]:
+    """Return what a user may have set on the module itself; the training flag is a matter of the graph."""
+    attributes = module.__dict__
+    found = [
+        _Switch(attributes, key, value)
+        for key, value in attributes.items()
+        if type(value) in _PLAIN and key not in ("training", "_is_full_backward_hook")
+    ]
+    return found[:MOST_ATTRIBUTES]
 
 
 def _switches(module: torch.nn.Module) -> Iterator[_Switch]:
