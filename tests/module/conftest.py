@@ -97,6 +97,12 @@ QUICK = ProfilingConfig(
 )
 
 
+@pytest.fixture
+def quick():
+    """How speed is measured where it does not matter."""
+    return QUICK
+
+
 class Frozen(FunctionBackend):
     """Its engines are copies of the module as it was: a change that is not noticed gives a wrong answer."""
 

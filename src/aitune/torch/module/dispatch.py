@@ -74,6 +74,7 @@ class Dispatcher:
         # Only the module itself, in the place of an engine, runs the hooks of what is below. Not yet looked for any.
         self._hooks_seen = [-1] if any(not one.engine.own_errors for one in self._served) else None
         self._check: Callable[..., Any] = _nowhere
+        self._quick: Callable[..., Any] = _nowhere
         self._compile()
         self.call = self._make_call()
         self.bypass = its_own(slot, slot.original)
@@ -144,10 +145,15 @@ class Dispatcher:
         return itertools.cycle([True, *[False] * (EVERY - 1)] if self._drift is not None else [False])
 
     def _look(self) -> None:
-        if self._drift is not None and not self._drifted and self._drift.changed:
-            with self._lock:
-                self._drifted = True
-                self._compile()
+        drift = self._drift
+        if drift is not None and not self._drifted and drift.changed:
+            self._suspect()
+
+    def _suspect(self) -> None:
+        """Look at everything before an engine answers again."""
+        with self._lock:
+            self._drifted = True
+            self._check = _nowhere
 
     def _route(self, one: Served) -> Route:
         run = self._counted(one)
@@ -183,8 +189,8 @@ class Dispatcher:
 
     def _compile(self) -> None:
         routes = self._living()
-        if not routes or self._stale or self._drifted or self._forked:
-            self._check = _nowhere
+        if not routes or self._stale or self._forked:
+            self._check = self._quick = _nowhere
             return
         training = {route.graph.training for route in routes}
         checks = [
@@ -195,7 +201,7 @@ class Dispatcher:
             )
             for flag in sorted(training)
         ]
-        self._check = checks[0] if len(checks) == 1 else _first_of(checks)
+        self._check = self._quick = checks[0] if len(checks) == 1 else _first_of(checks)
 
     def _missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Count and log why a call goes to the original; return a route after all if only hooks had to be looked at."""
@@ -209,13 +215,23 @@ class Dispatcher:
                 self._hooks_seen[0] = made  # hooks were registered, and none of them is here
             return found.run
         if found.reason == "weights changed" and not self._stale:
+            self._suspect()
             self._changes += 1
-            if self._changes % EVERY == 1 and self._watch.spoiled:
-                with self._lock:
-                    self._stale = True
-                    self._compile()
+            if self._changes % EVERY == 1 and self._spoiled():
+                self._give_up()
         self._count_miss(found)
         return None
+
+    def _spoiled(self) -> bool:
+        return self._watch.spoiled or (self._drift is not None and self._drift.spoiled)
+
+    def _give_up(self) -> None:
+        """The weights changed for good: keep nothing of the old ones alive, and answer with the original from now."""
+        with self._lock:
+            self._stale = True
+            self._compile()
+            self._routes, self._drift, self._unchanged = (), None, None
+            self._watch = StateWatch(torch.nn.Module())
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | Miss:
         if self._forked:
@@ -231,12 +247,16 @@ class Dispatcher:
             return Miss("weights changed", _STALE)  # said quickly: it may be so for long
         self._follow_forward()
         found = find_route(self._slot.module, self._living(matching), args, kwargs)
-        if isinstance(found, Route) and self._drifted and self._drift is not None:
-            if self._drift.changed:
+        drift = self._drift
+        if isinstance(found, Route) and found.watch is not None and drift is not None:
+            # The quick check said no, and nothing that it looks at is different now: look at everything else.
+            if drift.changed:
                 return Miss("weights changed", _STALE)
-            with self._lock:  # a flag or a child that is back, after train() and eval() for instance
-                self._drifted = False
-                self._compile()
+            self._watch.settle()
+            if self._drifted:
+                with self._lock:  # a flag or a child that is back, after train() and eval() for instance
+                    self._drifted = False
+                    self._check = self._quick
         return found
 
     def _living(self, among: Sequence[Route] | None = None) -> list[Route]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["EVERY", "DriftWatch"]
+__all__ = ["EVERY", "DriftWatch", "middle_word"]
 
 EVERY = 40
 """Calls between two looks; a change is noticed within 50."""
@@ -66,7 +66,7 @@ class DriftWatch:
     def __init__(self, module: torch.nn.Module) -> None:
         self._values = tuple(_values(module))
         self._counts = tuple((part._modules, len(part._modules)) for part in module.modules())
-        self._names = tuple((part.__dict__, frozenset(part.__dict__)) for part in module.modules())
+        self._names = tuple((part, frozenset(part.__dict__)) for part in module.modules())
         self._digests = tuple(_digests(module))
 
     @property
@@ -75,15 +75,23 @@ class DriftWatch:
         return (
             any(len(children) != count for children, count in self._counts)
             or any(value.changed for value in self._values)
-            or any(_new_value(attributes, names) for attributes, names in self._names)
-            or any(digest.changed for digest in self._digests)
+            or any(_new_value(part, names) for part, names in self._names)
+            or self.spoiled
         )
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether the contents of a tensor are others, which is for good."""
+        return any(digest.changed for digest in self._digests)
 
-def _new_value(attributes: dict[str, Any], names: frozenset[str]) -> bool:
-    """Whether a plain attribute was set that was not there, and hides one of the class."""
+
+def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
+    """Whether a plain attribute was set that was not there; marks that libraries leave are not meant."""
+    attributes = part.__dict__
     return len(attributes) > len(names) and any(
-        type(value) in _PLAIN for key, value in list(attributes.items()) if key not in names
+        type(value) in _PLAIN and (not key.startswith("_") or hasattr(type(part), key))
+        for key, value in list(attributes.items())
+        if key not in names
     )
 
 
@@ -108,7 +116,28 @@ def _digests(module: torch.nn.Module) -> Iterator[_Digest]:
                 yield _Digest(tensor, address, places, _read(address, places))
 
 
+_WORDS: dict[int, type[ctypes.c_uint8] | type[ctypes.c_uint16] | type[ctypes.c_uint32] | type[ctypes.c_uint64]] = {
+    1: ctypes.c_uint8,
+    2: ctypes.c_uint16,
+    4: ctypes.c_uint32,
+    8: ctypes.c_uint64,
+}
+
+
+def middle_word(tensor: torch.Tensor) -> ctypes.c_uint8 | ctypes.c_uint16 | ctypes.c_uint32 | ctypes.c_uint64 | None:
+    """Return the memory of the element in the middle of a tensor, None if it cannot be read.
+
+    It may be read only after a look at the tensor's address: memory that was given up must not be touched.
+    """
+    word = _WORDS.get(tensor.element_size())
+    if word is None or not _readable(tensor):
+        return None
+    _, (offset, _), _ = _places(tensor)
+    return word.from_address(tensor.untyped_storage().data_ptr() + offset)
+
+
 def _readable(tensor: torch.Tensor) -> bool:
+    """Whether its memory is there to be read by this process."""
     try:
         plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 0
         return plain and tensor.untyped_storage().data_ptr() != 0
@@ -119,7 +148,7 @@ def _readable(tensor: torch.Tensor) -> bool:
 def _places(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
     """Yield offset and size of what is read, for any strides: the first, the middle and the last element."""
     size = tensor.element_size()
-    for part in sorted({0, 1, 2}):
+    for part in (0, 1, 2):
         index = [(length - 1) * part // 2 for length in tensor.shape]
         element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
         yield element * size, size

@@ -81,12 +81,12 @@ def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: 
         common.append(f"{handle}.next_id == {names.of(hooks_seen, 'hooks_seen')}[0]")
     shared = routes[0].watch if all(route.watch is routes[0].watch for route in routes) else None
     if shared is not None:
-        common.append(shared.condition(names))  # one module, one state: look once for all routes
+        common += [shared.untouched(names), shared.condition(names)]  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
         tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route.graph, names)]
         if route.watch is not None and shared is None:
-            tests.append(route.watch.condition(names))
+            tests += [route.watch.untouched(names), route.watch.condition(names)]
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)

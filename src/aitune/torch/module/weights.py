@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from aitune.torch.graph.accessor import Names, compiled
+from aitune.torch.module.drift import middle_word
 
 __all__ = ["ALWAYS", "CHUNK", "StateWatch"]
 
@@ -18,7 +19,9 @@ ALWAYS = 64
 """Up to this many state tensors are all looked at in every call (decision 14)."""
 CHUNK = 32
 """Beyond ``ALWAYS``, how many buffers and tensor attributes are looked at in one call, in rotation; parameters are all
-looked at in every call whatever their number, 60 ns each."""
+looked at in every call whatever their number, 60 ns each. And of how many tensors the memory is looked at."""
+_FEW, _PAIR = 8, 2
+"""Modules with few tensors may be quick ones: of theirs, this many are read in one call."""
 
 _SWITCHES = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling")
 """What says, in a layer with adapters of PEFT, which of them count: merging writes through ``.data`` and tells nothing
@@ -72,6 +75,13 @@ class _Tensor:
         same = f"{tensor}.dtype is {names.of(dtype, 'dtype')}"
         return f"{same} and {tensor}.data_ptr() == {address}" if address else same
 
+    def unwritten(self, names: Names) -> str:
+        """Return an expression that is true while it lies where it did, with the same word in its middle."""
+        address = self.place[1]
+        same = f"{names.of(self.tensor, 'tensor')}.data_ptr() == {address}" if address else "True"
+        word = middle_word(self.tensor)
+        return same if word is None else f"{same} and {names.of(word, 'word')}.value == {word.value!r}"
+
 
 @dataclass(frozen=True)
 class _Child:
@@ -120,6 +130,8 @@ class StateWatch:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._tensors = tuple(_tensors(module))
+        self._first = next((entry.tensor for entry in self._tensors if entry.parameter), None)
+        self._wants_grad = [self._first is not None and self._first.requires_grad]
         self._parts = (*_children(module), *_attributes(module), *_switches(module))
 
     @property
@@ -131,6 +143,21 @@ class StateWatch:
     def spoiled(self) -> bool:
         """Whether a tensor itself changed: unlike one that was swapped for a while, it does not come back."""
         return any(entry.spoiled for entry in self._tensors)
+
+    def settle(self) -> None:
+        """Take the present state of :meth:`untouched` for the usual one, after everything was looked at."""
+        if self._first is not None:
+            self._wants_grad[0] = self._first.requires_grad
+
+    def untouched(self, names: Names) -> str:
+        """Return an expression that is false when there is a reason to look at everything.
+
+        It is about whether the first parameter wants gradients: adapters that are merged and unloaded between two calls
+        leave that behind, and write the weights through ``.data``.
+        """
+        if self._first is None:
+            return "True"
+        return f"{names.of(self._first, 'tensor')}.requires_grad is {names.of(self._wants_grad, 'wants')}[0]"
 
     def condition(self, names: Names) -> str:
         """Return an expression for generated source that is true while no change shows.
@@ -147,17 +174,20 @@ class StateWatch:
         always = self._tensors
         if len(always) > ALWAYS:
             always = tuple(entry for entry in self._tensors if entry.parameter)
-            rest = [entry for entry in self._tensors if not entry.parameter]
-            tests += _in_turn(rest, names)
+            tests += _in_turn([entry.same for entry in self._tensors if not entry.parameter], CHUNK, names)
         tests += [entry.same(names) for entry in (*always, *self._parts)]
+        tests += _in_turn(
+            [entry.unwritten for entry in self._tensors], _PAIR if len(self._tensors) <= _FEW else CHUNK, names
+        )
         return " and ".join(tests) or "True"
 
 
-def _in_turn(entries: list[_Tensor], names: Names) -> list[str]:
+def _in_turn(expressions: Sequence[Callable[[Names], str]], size: int, names: Names) -> list[str]:
+    """Return an expression that looks at so many things in one call, and at the next ones in the next."""
     functions = []
-    for start in range(0, len(entries), CHUNK):
+    for start in range(0, len(expressions), size):
         scope = Names()
-        tests = " and ".join(entry.same(scope) for entry in entries[start : start + CHUNK])
+        tests = " and ".join(expression(scope) for expression in expressions[start : start + size])
         functions.append(compiled("unchanged", "", [f"return {tests}"], scope))
     return [f"{names.of(itertools.cycle(functions).__next__, 'turn')}()()"] if functions else []
 
