@@ -269,7 +269,9 @@ class Dispatcher:
         """Take a forward on the instance that is the class's own for none; who removes a wrapper leaves that behind."""
         module = self._slot.module
         forward = module.__dict__.get("forward")
-        if any(route.forward is not forward and _same_forward(module, route.forward, forward) for route in self._routes):
+        if any(
+            route.forward is not forward and _same_forward(module, route.forward, forward) for route in self._routes
+        ):
             with self._lock:
                 self._routes = tuple(replace(route, forward=forward) for route in self._routes)
                 self._compile()

@@ -31,7 +31,7 @@ def tell_after_fork(listener: _Forkable) -> None:
 
 
 def keep_for_ever(value: Any) -> None:
-    """Never let go of an object; for engines in a child, whose destructors would wait for threads that are not there."""
+    """Never let go of an object: in a child, the destructors of engines would wait for threads that are not there."""
     _kept.append(value)
 
 

@@ -2,12 +2,13 @@
 
 ``torch.nn.Module.__call__`` looks for ``_compiled_call_impl`` on the instance, which ``nn.Module.compile()`` sets. A
 function put there sees every call; torch leaves it behind by itself on copy, deepcopy and pickle, so a copy of a tuned
-module is a plain module. Whoever copies the ``__dict__`` of a module by hand, as ``DataParallel`` does for its replicas,
-takes the function along: :func:`is_copy` tells.
+module is a plain module. Whoever copies the ``__dict__`` of a module by hand, as ``DataParallel`` does for its replicas
+and ``nn.RNN`` for its pickles, takes it along: :func:`is_copy` tells, and :class:`_Left` keeps it out of pickles.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,23 @@ _NAME = "_compiled_call_impl"
 _OURS = "_aitune_slot"
 
 Call = Callable[..., Any]
+
+
+class _Left(functools.partial[Any]):
+    """A function in the slot of a module that is pickled in its class's own way: its pickles have None in its place.
+
+    Not for other modules: torch.jit.script takes nothing but functions there.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Reduce alike under every protocol."""
+        return self.__reduce__()
 
 
 class Slot:
@@ -44,6 +62,10 @@ class Slot:
     def install(self, function: Call) -> None:
         """Send every call from now on to ``function``. Atomic: a concurrent call gets the old or the new."""
         function.__dict__[_OURS] = True
+        if _pickles_itself(type(self.module)):
+            left = _Left(function)
+            left.__dict__.update(function.__dict__)
+            function = left
         self.module.__dict__[_NAME] = function
 
     def remove(self) -> None:
@@ -81,7 +103,8 @@ def is_ours(function: Call | None) -> bool:
 
 def is_copy(module: torch.nn.Module, function: Call) -> bool:
     """Whether a module that is not the one of the slot took ``function`` along, as a replica does."""
-    return module.__dict__.get(_NAME) is function
+    found = module.__dict__.get(_NAME)
+    return found is function or getattr(found, "func", None) is function
 
 
 def its_own(slot: Slot, function: Call) -> Call:
@@ -100,6 +123,12 @@ def its_own(slot: Slot, function: Call) -> Call:
         return function(*args, **kwargs)
 
     return call
+
+
+def _pickles_itself(kind: type) -> bool:
+    """Whether a class of modules decides itself what goes into its pickles."""
+    names = ("__getstate__", "__reduce__", "__reduce_ex__")
+    return any(getattr(kind, name) is not getattr(torch.nn.Module, name) for name in names)
 
 
 CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
