@@ -151,7 +151,7 @@ def _places(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
     for part in (0, 1, 2):
         index = [(length - 1) * part // 2 for length in tensor.shape]
         element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
-        yield element * size, size
+        yield int(element) * size, size
 
 
 def _read(address: int, places: tuple[tuple[int, int], ...]) -> tuple[bytes, ...]:

@@ -98,7 +98,7 @@ def current(module: torch.nn.Module) -> Call | None:
 
 def is_ours(function: Call | None) -> bool:
     """Whether a function was put into a slot by :meth:`Slot.install`."""
-    return getattr(function, "__dict__", {}).get(_OURS, False)
+    return bool(getattr(function, "__dict__", {}).get(_OURS, False))
 
 
 def is_copy(module: torch.nn.Module, function: Call) -> bool:

@@ -132,7 +132,7 @@ class StateWatch:
         self._tensors = tuple(_tensors(module))
         self._first = next((entry.tensor for entry in self._tensors if entry.parameter), None)
         self._wants_grad = [self._first is not None and self._first.requires_grad]
-        self._parts = (*_children(module), *_attributes(module), *_switches(module))
+        self._parts: tuple[_Child | _Switch, ...] = (*_children(module), *_attributes(module), *_switches(module))
 
     @property
     def changed(self) -> bool:
