@@ -10,7 +10,6 @@ import gc
 import inspect
 import io
 import logging
-import multiprocessing
 import os
 import pickle
 import threading
@@ -505,18 +504,6 @@ def test_workers_of_a_data_loader_run_it(model, context):
         torch.testing.assert_close(answer[0], model._call_impl(X * index))
 
 
-def _answer(model, queue):
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            answer = model(X)
-        handle = ait.torch_handle(model) if hasattr(ait, "torch_handle") else None
-        del handle
-        queue.put(answer.numpy().tolist())
-    except BaseException as error:
-        queue.put(repr(error))
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     "backend", ["marked", "onnxruntime", "openvino", "eager", pytest.param("inductor", marks=pytest.mark.slow)]
@@ -600,21 +587,6 @@ def test_a_fork_in_the_middle_of_other_threads_calls_does_not_hang(model):
         stop.set()
         for thread in threads:
             thread.join()
-
-
-def _spawned(model, queue):
-    queue.put(model(X).detach().numpy().tolist())
-
-
-def test_a_spawned_process_gets_the_plain_module(model):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=_spawned, args=(nn.Sequential(nn.Linear(4, 4)), queue))
-    plain = nn.Sequential(nn.Linear(4, 4))
-    del plain, process
-    data = pickle.dumps(model)
-    assert b"aitune" not in data.replace(b"aitune.testing", b"")
-    queue.close()
 
 
 def test_data_parallel_and_distributed_in_one_process_are_right(model, tmp_path):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from aitune.torch.module.holdings import reachable, tensor_places
 
 __all__ = ["EVERY", "DriftWatch", "middle_word"]
 
@@ -22,7 +25,7 @@ _NO_STATE = "_is_full_backward_hook"
 
 @dataclass(frozen=True)
 class _Value:
-    """A plain value, or the identity of a child, as it was."""
+    """A plain value, a container of such, or the identity of a child, as it was."""
 
     owner: dict[str, Any]
     key: str
@@ -65,8 +68,11 @@ class DriftWatch:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._values = tuple(_values(module))
-        self._counts = tuple((part._modules, len(part._modules)) for part in module.modules())
-        self._names = tuple((part, frozenset(part.__dict__)) for part in module.modules())
+        parts = reachable(module)
+        owners = [owner for part in parts for owner in (part._modules, part._parameters, part._buffers)]
+        self._counts = tuple((owner, len(owner)) for owner in owners)
+        self._names = tuple((part, frozenset(part.__dict__)) for part in parts)
+        self._classes = tuple((part, type(part), type(part).forward) for part in parts)
         self._digests = tuple(_digests(module))
 
     @property
@@ -75,6 +81,7 @@ class DriftWatch:
         return (
             any(len(children) != count for children, count in self._counts)
             or any(value.changed for value in self._values)
+            or any(type(part) is not kind or kind.forward is not code for part, kind, code in self._classes)
             or any(_new_value(part, names) for part, names in self._names)
             or self.spoiled
         )
@@ -96,24 +103,46 @@ def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
 
 
 def _values(module: torch.nn.Module) -> Iterator[_Value]:
-    for part in module.modules():
+    seen: set[int] = set()
+    for part in reachable(module):
         for key, child in part._modules.items():
             yield _Value(part._modules, key, child)
         for key, value in part.__dict__.items():
-            if type(value) in _PLAIN and key != _NO_STATE:
-                yield _Value(part.__dict__, key, value)
+            if key == _NO_STATE:
+                continue
+            if type(value) in _PLAIN or _is_plain_container(value):
+                yield _Value(part.__dict__, key, copy.copy(value))
+            elif _is_settings(value) and id(value) not in seen:
+                seen.add(id(value))
+                attributes = vars(value)
+                yield from (_Value(attributes, name, item) for name, item in attributes.items() if type(item) in _PLAIN)
         if part is not module:  # that of the root is looked at in every call
             yield _Value(part.__dict__, "forward", part.__dict__.get("forward", _MISSING))
 
 
+def _is_plain_container(value: Any) -> bool:
+    """Whether it is a list, tuple, set or dict of a few plain values."""
+    if type(value) not in (list, tuple, set, dict) or len(value) > 64:
+        return False
+    return all(type(item) in _PLAIN for item in (value.values() if isinstance(value, dict) else value))
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether it is an object of a Python class that a module reads, such as the config of a Hugging Face model."""
+    if isinstance(value, (torch.nn.Module, torch.Tensor, type)) or callable(value):
+        return False
+    return type(value).__module__.partition(".")[0] not in ("builtins", "torch") and isinstance(
+        getattr(value, "__dict__", None), dict
+    )
+
+
 def _digests(module: torch.nn.Module) -> Iterator[_Digest]:
     seen: set[int] = set()
-    for part in module.modules():
-        for tensor in (*part._parameters.values(), *part._buffers.values(), *part.__dict__.values()):
-            if isinstance(tensor, torch.Tensor) and id(tensor) not in seen and _readable(tensor):
-                seen.add(id(tensor))
-                address, places = tensor.untyped_storage().data_ptr(), tuple(_places(tensor))
-                yield _Digest(tensor, address, places, _read(address, places))
+    for _, _, tensor, _ in tensor_places(module):
+        if id(tensor) not in seen and _readable(tensor):
+            seen.add(id(tensor))
+            address, places = tensor.untyped_storage().data_ptr(), tuple(_places(tensor))
+            yield _Digest(tensor, address, places, _read(address, places))
 
 
 _WORDS: dict[int, type[ctypes.c_uint8] | type[ctypes.c_uint16] | type[ctypes.c_uint32] | type[ctypes.c_uint64]] = {

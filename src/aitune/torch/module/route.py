@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import Constant, TensorSpec, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "Route", "compile_route", "global_hooks", "plain_context"]
+__all__ = ["HOOKS", "Route", "ambient", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -41,6 +41,11 @@ _GLOBAL_HOOKS = (
 )
 
 
+def ambient() -> tuple[torch.dtype, int]:
+    """Return what a forward takes from its surroundings without a word: default dtype, number of function modes."""
+    return torch.get_default_dtype(), torch._C._len_torch_function_stack()
+
+
 @dataclass(frozen=True)
 class Route:
     """One graph with the function that serves it.
@@ -50,12 +55,14 @@ class Route:
         run: Takes the call as the user made it.
         watch: What must not have changed; None for an engine that reads the live weights.
         forward: The forward that was set on the instance when the graph was validated, None for the class's own.
+        ambient: What :func:`ambient` was then.
     """
 
     graph: GraphSpec
     run: Callable[..., Any]
     watch: StateWatch | None
     forward: Any = None
+    ambient: tuple[torch.dtype, int] = field(default_factory=ambient)
 
 
 def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: list[int] | None) -> Callable[..., Any]:
@@ -128,6 +135,9 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     tests.append(f"{names.of(torch._C._functorch.peek_interpreter_stack, 'functorch')}() is None")
     tests.append(f"{names.of(torch._C._get_tracing_state, 'tracing')}() is None")
     tests.append(f"{names.of(torch._C._len_torch_dispatch_stack, 'modes')}() == 0")
+    dtype, function_modes = route.ambient
+    tests.append(f"{names.of(torch._C._len_torch_function_stack, 'function_modes')}() == {function_modes}")
+    tests.append(f"{names.of(torch.get_default_dtype, 'default_dtype')}() is {names.of(dtype, 'dtype')}")
     tests.append(f"{names.of(forward_ad, 'forward_ad')}._current_level < 0")
     grad = names.of(torch.is_grad_enabled, "grad")
     if training:

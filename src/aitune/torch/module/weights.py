@@ -12,6 +12,7 @@ import torch
 
 from aitune.torch.graph.accessor import Names, compiled
 from aitune.torch.module.drift import middle_word
+from aitune.torch.module.holdings import reachable, tensor_places
 
 __all__ = ["ALWAYS", "CHUNK", "StateWatch"]
 
@@ -37,16 +38,16 @@ class _Tensor:
     """One parameter, buffer or tensor attribute as it was.
 
     Attributes:
-        owner: The dict of the module that holds it.
-        key: Its name there.
+        owner: The dict of the module, or the list or dict among its attributes, that holds it.
+        key: Its name or index there.
         tensor: The object.
         version: Its version counter, None for an inference tensor, which has none.
         place: Its dtype and address, which a cast or a move changes without touching the version.
         parameter: Whether it is a parameter.
     """
 
-    owner: dict[str, Any]
-    key: str
+    owner: Any
+    key: Any
     tensor: torch.Tensor
     version: int | None
     place: tuple[torch.dtype, int]
@@ -55,7 +56,7 @@ class _Tensor:
     @property
     def changed(self) -> bool:
         """Whether it is another tensor, or has other contents, or lies elsewhere."""
-        return self.owner.get(self.key) is not self.tensor or self.spoiled
+        return _at(self.owner, self.key) is not self.tensor or self.spoiled
 
     @property
     def spoiled(self) -> bool:
@@ -65,7 +66,7 @@ class _Tensor:
     def same(self, names: Names) -> str:
         """Return an expression that is true while neither identity nor version changed."""
         tensor = names.of(self.tensor, "tensor")
-        same = f"{names.of(self.owner, 'owner')}[{self.key!r}] is {tensor}"
+        same = f"{names.of(self.owner, 'owner')}[{_key(self.key, names)}] is {tensor}"
         return same if self.version is None else f"{same} and {tensor}._version == {self.version}"
 
     def unmoved(self, names: Names) -> str:
@@ -85,7 +86,10 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Child:
-    """A child module as it was; what replaces layers (adapters, pruning, quantization) replaces children."""
+    """A child module as it was, or a parameter, buffer or child that was None.
+
+    What replaces layers (adapters, pruning, quantization) replaces children.
+    """
 
     owner: dict[str, Any]
     key: str
@@ -94,11 +98,12 @@ class _Child:
     @property
     def changed(self) -> bool:
         """Whether another one is in its place."""
-        return self.owner.get(self.key) is not self.child
+        return self.owner.get(self.key, self) is not self.child
 
     def same(self, names: Names) -> str:
         """Return an expression that is true while it is there."""
-        return f"{names.of(self.owner, 'owner')}[{self.key!r}] is {names.of(self.child, 'child')}"
+        child = "None" if self.child is None else names.of(self.child, "child")
+        return f"{names.of(self.owner, 'owner')}[{self.key!r}] is {child}"
 
 
 @dataclass(frozen=True)
@@ -193,18 +198,18 @@ def _in_turn(expressions: Sequence[Callable[[Names], str]], size: int, names: Na
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[_Tensor]:
-    for child in module.modules():
-        for owner in (child._parameters, child._buffers, child.__dict__):
-            for key, tensor in owner.items():
-                if isinstance(tensor, torch.Tensor):
-                    parameter = owner is child._parameters
-                    yield _Tensor(owner, key, tensor, _version(tensor), _place(tensor), parameter)
+    for owner, key, tensor, parameter in tensor_places(module):
+        yield _Tensor(owner, key, tensor, _version(tensor), _place(tensor), parameter)
 
 
 def _children(module: torch.nn.Module) -> Iterator[_Child]:
-    for part in module.modules():
+    for part in reachable(module):
         for key, child in part._modules.items():
             yield _Child(part._modules, key, child)
+        for owner in (part._parameters, part._buffers):
+            for key, value in owner.items():
+                if value is None:
+                    yield _Child(owner, key, None)
 
 
 def _attributes(module: torch.nn.Module) -> list[_Switch]:
@@ -219,11 +224,23 @@ def _attributes(module: torch.nn.Module) -> list[_Switch]:
 
 
 def _switches(module: torch.nn.Module) -> Iterator[_Switch]:
-    for part in module.modules():
+    for part in reachable(module):
         if _ADAPTED in part.__dict__:
             for key in _SWITCHES:
                 if key in part.__dict__:
                     yield _Switch(part.__dict__, key, copy.copy(part.__dict__[key]))
+
+
+def _at(owner: Any, key: Any) -> Any:
+    try:
+        return owner[key]
+    except (KeyError, IndexError):
+        return None
+
+
+def _key(key: Any, names: Names) -> str:
+    """Return the source of a key: a user's dict may have any."""
+    return repr(key) if type(key) in (str, int) else names.of(key, "key")
 
 
 def _version(tensor: torch.Tensor) -> int | None:
