@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,40 +22,7 @@ _NO_STATE = "_is_full_backward_hook"
 """Which kind of backward hook was last registered; stays behind when the hook is removed."""
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A plain value, a container of such, or the identity of a child, as it was."""
-
-    owner: dict[str, Any]
-    key: str
-    value: Any
-
-    @property
-    def changed(self) -> bool:
-        now = self.owner.get(self.key, _MISSING)
-        return now is not self.value and (type(now) is not type(self.value) or bool(now != self.value))
-
-
-@dataclass(frozen=True)
-class _Digest:
-    """A few bytes of a tensor's memory, which writes through ``.data``, numpy or fused kernels change as well.
-
-    Attributes:
-        tensor: The tensor.
-        address: Where its storage was.
-        places: Which bytes are read, counted from there: words at the beginning, in the middle and at the end.
-        seen: What they were.
-    """
-
-    tensor: torch.Tensor
-    address: int
-    places: tuple[tuple[int, int], ...]
-    seen: tuple[bytes, ...]
-
-    @property
-    def changed(self) -> bool:
-        storage = self.tensor.untyped_storage()  # held while it is read: another thread may put other memory in place
-        return storage.data_ptr() != self.address or _read(self.address, self.places) != self.seen
+_Word = ctypes.c_uint8 | ctypes.c_uint16 | ctypes.c_uint32 | ctypes.c_uint64
 
 
 class DriftWatch:
@@ -80,7 +46,7 @@ class DriftWatch:
         """Whether anything is different now."""
         return (
             any(len(children) != count for children, count in self._counts)
-            or any(value.changed for value in self._values)
+            or self._values_changed()
             or any(type(part) is not kind or kind.forward is not code for part, kind, code in self._classes)
             or any(_new_value(part, names) for part, names in self._names)
             or self.spoiled
@@ -89,7 +55,20 @@ class DriftWatch:
     @property
     def spoiled(self) -> bool:
         """Whether the contents of a tensor are others, which is for good."""
-        return any(digest.changed for digest in self._digests)
+        for tensor, address, words in self._digests:
+            if tensor.data_ptr() != address:  # before anything is read: memory that was given up must not be touched
+                return True
+            for word, value in words:
+                if word.value != value:
+                    return True
+        return False
+
+    def _values_changed(self) -> bool:
+        for owner, key, value in self._values:
+            now = owner.get(key, _MISSING)
+            if now is not value and (type(now) is not type(value) or bool(now != value)):
+                return True
+        return False
 
 
 def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
@@ -102,22 +81,23 @@ def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
     )
 
 
-def _values(module: torch.nn.Module) -> Iterator[_Value]:
+def _values(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield where a plain value, a container of such, or a child is, and what it is."""
     seen: set[int] = set()
     for part in reachable(module):
         for key, child in part._modules.items():
-            yield _Value(part._modules, key, child)
+            yield part._modules, key, child
         for key, value in part.__dict__.items():
             if key == _NO_STATE:
                 continue
             if type(value) in _PLAIN or _is_plain_container(value):
-                yield _Value(part.__dict__, key, copy.copy(value))
+                yield part.__dict__, key, copy.copy(value)
             elif _is_settings(value) and id(value) not in seen:
                 seen.add(id(value))
                 attributes = vars(value)
-                yield from (_Value(attributes, name, item) for name, item in attributes.items() if type(item) in _PLAIN)
+                yield from ((attributes, name, item) for name, item in attributes.items() if type(item) in _PLAIN)
         if part is not module:  # that of the root is looked at in every call
-            yield _Value(part.__dict__, "forward", part.__dict__.get("forward", _MISSING))
+            yield part.__dict__, "forward", part.__dict__.get("forward", _MISSING)
 
 
 def _is_plain_container(value: Any) -> bool:
@@ -136,16 +116,16 @@ def _is_settings(value: Any) -> bool:
     )
 
 
-def _digests(module: torch.nn.Module) -> Iterator[_Digest]:
+def _digests(module: torch.nn.Module) -> Iterator[tuple[torch.Tensor, int, list[tuple[_Word, int]]]]:
+    """Yield each tensor with its address and a few words of its memory, which every kind of write changes."""
     seen: set[int] = set()
     for _, _, tensor, _ in tensor_places(module):
         if id(tensor) not in seen and _readable(tensor):
             seen.add(id(tensor))
-            address, places = tensor.untyped_storage().data_ptr(), tuple(_places(tensor))
-            yield _Digest(tensor, address, places, _read(address, places))
+            yield tensor, tensor.data_ptr(), [(word, word.value) for word in _words(tensor)]
 
 
-_WORDS: dict[int, type[ctypes.c_uint8] | type[ctypes.c_uint16] | type[ctypes.c_uint32] | type[ctypes.c_uint64]] = {
+_WORDS: dict[int, type[_Word]] = {
     1: ctypes.c_uint8,
     2: ctypes.c_uint16,
     4: ctypes.c_uint32,
@@ -153,16 +133,23 @@ _WORDS: dict[int, type[ctypes.c_uint8] | type[ctypes.c_uint16] | type[ctypes.c_u
 }
 
 
-def middle_word(tensor: torch.Tensor) -> ctypes.c_uint8 | ctypes.c_uint16 | ctypes.c_uint32 | ctypes.c_uint64 | None:
+def middle_word(tensor: torch.Tensor) -> _Word | None:
     """Return the memory of the element in the middle of a tensor, None if it cannot be read.
 
     It may be read only after a look at the tensor's address: memory that was given up must not be touched.
     """
-    word = _WORDS.get(tensor.element_size())
-    if word is None or not _readable(tensor):
-        return None
-    _, (offset, _), _ = _places(tensor)
-    return word.from_address(tensor.untyped_storage().data_ptr() + offset)
+    return _words(tensor)[1] if _readable(tensor) else None
+
+
+def _words(tensor: torch.Tensor) -> list[_Word]:
+    """Return the memory of the first, the middle and the last element, whatever the strides."""
+    size = tensor.element_size()
+    kind = _WORDS.get(size, ctypes.c_uint64)  # of a complex number, its first half
+    places = []
+    for part in (0, 1, 2):
+        index = [(length - 1) * part // 2 for length in tensor.shape]
+        places.append(sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True)) * size)
+    return [kind.from_address(tensor.data_ptr() + int(place)) for place in places]
 
 
 def _readable(tensor: torch.Tensor) -> bool:
@@ -172,16 +159,3 @@ def _readable(tensor: torch.Tensor) -> bool:
         return plain and tensor.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # no storage: lazy parameters, subclasses
         return False
-
-
-def _places(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
-    """Yield offset and size of what is read, for any strides: the first, the middle and the last element."""
-    size = tensor.element_size()
-    for part in (0, 1, 2):
-        index = [(length - 1) * part // 2 for length in tensor.shape]
-        element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
-        yield int(element) * size, size
-
-
-def _read(address: int, places: tuple[tuple[int, int], ...]) -> tuple[bytes, ...]:
-    return tuple(ctypes.string_at(address + offset, size) for offset, size in places)
