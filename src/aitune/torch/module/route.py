@@ -113,7 +113,9 @@ def plain_context(training: bool) -> list[tuple[str, Callable[[], bool]]]:
     conditions: list[tuple[str, Callable[[], bool]]] = [
         ("autocast", lambda: not _autocast_enabled()),
         ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
-        ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+        # Not torch.compiler.is_compiling(), which is also true while another thread compiles; tracing by torch.export
+        # shows as a dispatch mode.
+        ("tracing", lambda: torch._C._get_tracing_state() is None),
         ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
         ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
     ]
