@@ -567,6 +567,8 @@ def test_a_fork_in_the_middle_of_other_threads_calls_does_not_hang(model):
         while not stop.is_set():
             model(X)
             model(torch.ones(3, 4))  # counted as a miss, under a lock
+            ait.handle(model)
+            ait.Module(nn.ReLU())
 
     threads = [threading.Thread(target=serve) for _ in range(4)]
     for thread in threads:

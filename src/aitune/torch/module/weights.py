@@ -21,6 +21,7 @@ ALWAYS = 64
 CHUNK = 32
 """Beyond ``ALWAYS``, how many buffers and tensor attributes are looked at in one call, in rotation; parameters are all
 looked at in every call whatever their number, 60 ns each. And of how many tensors the memory is looked at."""
+_INLINE = 256
 _FEW, _PAIR = 8, 2
 """Modules with few tensors may be quick ones: of theirs, this many are read in one call."""
 
@@ -180,7 +181,11 @@ class StateWatch:
         if len(always) > ALWAYS:
             always = tuple(entry for entry in self._tensors if entry.parameter)
             tests += _in_turn([entry.same for entry in self._tensors if not entry.parameter], CHUNK, names)
-        tests += [entry.same(names) for entry in (*always, *self._parts)]
+        same = [entry.same for entry in (*always, *self._parts)]
+        if len(same) <= _INLINE:
+            tests += [expression(names) for expression in same]
+        else:
+            tests += [f"{names.of(function, 'unchanged')}()" for function in _in_functions(same, _INLINE)]
         tests += _in_turn(
             [entry.unwritten for entry in self._tensors], _PAIR if len(self._tensors) <= _FEW else CHUNK, names
         )
@@ -189,12 +194,18 @@ class StateWatch:
 
 def _in_turn(expressions: Sequence[Callable[[Names], str]], size: int, names: Names) -> list[str]:
     """Return an expression that looks at so many things in one call, and at the next ones in the next."""
+    functions = _in_functions(expressions, size)
+    return [f"{names.of(itertools.cycle(functions).__next__, 'turn')}()()"] if functions else []
+
+
+def _in_functions(expressions: Sequence[Callable[[Names], str]], size: int) -> list[Callable[..., Any]]:
+    """Return functions of so many expressions each; names of thousands in one would be slow to look up."""
     functions = []
     for start in range(0, len(expressions), size):
         scope = Names()
         tests = " and ".join(expression(scope) for expression in expressions[start : start + size])
         functions.append(compiled("unchanged", "", [f"return {tests}"], scope))
-    return [f"{names.of(itertools.cycle(functions).__next__, 'turn')}()()"] if functions else []
+    return functions
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[_Tensor]:
