@@ -18,6 +18,8 @@ EVERY = 40
 
 _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
+_NAMED, _ADAPTED = "active_adapter", "peft_config"
+"""What a model of PEFT calls its adapter, in more than one way; the layers say which one it is."""
 _NO_STATE = "_is_full_backward_hook"
 """Which kind of backward hook was last registered; stays behind when the hook is removed."""
 
@@ -88,7 +90,7 @@ def _values(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         for key, child in part._modules.items():
             yield part._modules, key, child
         for key, value in part.__dict__.items():
-            if key == _NO_STATE:
+            if key == _NO_STATE or (key == _NAMED and _ADAPTED in part.__dict__):
                 continue
             if type(value) in _PLAIN or _is_plain_container(value):
                 yield part.__dict__, key, copy.copy(value)
