@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from aitune.torch.backend.base import Engine
+from aitune.torch.graph.accessor import Names, compiled
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
+from aitune.torch.module.fork import keep_for_ever, tell_after_fork
 from aitune.torch.module.miss import Miss, find_route
 from aitune.torch.module.route import Route, compile_route
-from aitune.torch.module.slot import Slot
+from aitune.torch.module.slot import CALL_CODE, Slot, is_copy, its_own
 from aitune.torch.module.stats import Stats, Tally
 from aitune.torch.module.weights import StateWatch
 
@@ -58,21 +61,27 @@ class Dispatcher:
         self._slot = slot
         self._served = tuple(served)
         self._watch = StateWatch(slot.module)
-        self._drift = DriftWatch(slot.module) if any(not one.engine.live_weights for one in self._served) else None
+        frozen = any(not one.engine.live_weights for one in self._served)
+        self._drift = DriftWatch(slot.module) if frozen else None
+        self._unchanged = _compiled_watch(self._watch) if frozen else None
         self._tallies = {one.backend: Tally() for one in self._served}
         self._misses: dict[str, int] = {}
         self._lock = threading.Lock()
         self._routes = tuple(self._route(one) for one in self._served)
-        self._engine_of = dict(zip((id(route) for route in self._routes), self._served, strict=True))
         self._retired: set[int] = set()
         self._stale = False
         self._drifted = False
-        bare = any(not one.engine.live_weights for one in self._served)
-        self._hooks_seen = [_hooks_made()] if bare else None
+        self._forked = False
+        self._changes = 0
+        # Only the module itself, in the place of an engine, runs the hooks of what is below. Not yet looked for any.
+        self._hooks_seen = [-1] if any(not one.engine.own_errors for one in self._served) else None
         self._check: Callable[..., Any] = _nowhere
+        self._quick: Callable[..., Any] = _nowhere
         self._compile()
         self.call = self._make_call()
-        self.bypass = self._make_bypass()
+        self.bypass = its_own(slot, slot.original)
+        self.bypass.dispatcher = self  # type: ignore[attr-defined]
+        tell_after_fork(self)
 
     @property
     def stats(self) -> Stats:
@@ -98,12 +107,26 @@ class Dispatcher:
         """Stop using the engines and free them. Calls that come later go to the original."""
         self._check = _nowhere
         for one in self._served:
-            one.engine.close()
+            if not self._forked:
+                one.engine.close()
+
+    def forked(self) -> None:
+        """In a forked child: send every call to the original, since the threads of the engines are not there."""
+        keep_for_ever(self._served)
+        self._lock = threading.Lock()
+        self._forked = True
+        self._check = _nowhere
 
     def _make_call(self) -> Callable[..., Any]:
         original, missed, turn = self._slot.original, self._missed, self._turns().__next__
+        module, frame_of, compiling = self._slot.module, sys._getframe, torch.compiler.is_dynamo_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(*args, **kwargs)
+            frame = frame_of(1)
+            if frame.f_code is CALL_CODE and (owner := frame.f_locals["self"]) is not module and is_copy(owner, call):
+                return owner._call_impl(*args, **kwargs)
             if turn():
                 self._look()
             try:
@@ -124,19 +147,15 @@ class Dispatcher:
         return itertools.cycle([True, *[False] * (EVERY - 1)] if self._drift is not None else [False])
 
     def _look(self) -> None:
-        if self._drift is not None and not self._drifted and self._drift.changed:
-            with self._lock:
-                self._drifted = True
-                self._compile()
+        drift = self._drift
+        if drift is not None and not self._drifted and drift.changed:
+            self._suspect()
 
-    def _make_bypass(self) -> Callable[..., Any]:
-        original = self._slot.original
-
-        def bypass(*args: Any, **kwargs: Any) -> Any:
-            return original(*args, **kwargs)
-
-        bypass.dispatcher = self  # type: ignore[attr-defined]
-        return bypass
+    def _suspect(self) -> None:
+        """Look at everything before an engine answers again."""
+        with self._lock:
+            self._drifted = True
+            self._check = _nowhere
 
     def _route(self, one: Served) -> Route:
         run = self._counted(one)
@@ -147,7 +166,7 @@ class Dispatcher:
     def _counted(self, one: Served) -> Callable[..., Any]:
         engine_run, count = one.engine.run, self._tallies[one.backend].add
         if not one.engine.reentrant:
-            engine_run = _serialised(engine_run)
+            engine_run = _serialised(engine_run, self._slot.original)
         if one.engine.own_errors:
 
             def run_own(*args: Any, **kwargs: Any) -> Any:
@@ -176,9 +195,9 @@ class Dispatcher:
         return run
 
     def _compile(self) -> None:
-        routes = [route for route in self._routes if id(route) not in self._retired]
-        if not routes or self._stale or self._drifted:
-            self._check = _nowhere
+        routes = self._living()
+        if not routes or self._stale or self._forked:
+            self._check = self._quick = _nowhere
             return
         training = {route.graph.training for route in routes}
         checks = [
@@ -189,48 +208,84 @@ class Dispatcher:
             )
             for flag in sorted(training)
         ]
-        self._check = checks[0] if len(checks) == 1 else _first_of(checks)
+        self._check = self._quick = checks[0] if len(checks) == 1 else _first_of(checks)
 
     def _missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Count and log why a call goes to the original; return a route after all if only hooks had to be looked at."""
         made = _hooks_made()
         try:
             found = self._find(args, kwargs)
-        except Exception as error:  # noqa: BLE001 - arguments are the user's objects, and the call has to be answered
-            found = Miss("unreadable", f"an argument cannot be looked into: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - arguments are the user's, and may refuse to be looked at
+            found = Miss("unreadable", f"the arguments cannot be looked at: {type(error).__name__}: {error}")
         if isinstance(found, Route):
             if self._hooks_seen is not None:
                 self._hooks_seen[0] = made  # hooks were registered, and none of them is here
             return found.run
-        if found.reason == "weights changed" and self._watch.spoiled:
-            with self._lock:
-                self._stale = True
-                self._compile()
+        if found.reason == "weights changed" and not self._stale:
+            self._suspect()
+            self._changes += 1
+            if self._changes % EVERY == 1 and self._spoiled():
+                self._give_up()
         self._count_miss(found)
         return None
 
+    def _spoiled(self) -> bool:
+        return self._watch.spoiled or (self._drift is not None and self._drift.spoiled)
+
+    def _give_up(self) -> None:
+        """The weights changed for good: keep nothing of the old ones alive, and answer with the original from now."""
+        with self._lock:
+            self._stale = True
+            self._compile()
+            self._routes, self._drift, self._unchanged = (), None, None
+            self._watch = StateWatch(torch.nn.Module())
+
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | Miss:
+        if self._forked:
+            return Miss("forked process", "engines have threads, which do not survive a fork")
         if self._stale:
             return Miss("weights changed", _STALE)
-        routes = [route for route in self._routes if id(route) not in self._retired]
+        routes = self._living()
         if not routes and self._retired:
             return Miss("engine failed")
         training = self._slot.module.training
         matching = [route for route in routes if route.graph.training is training] or routes
-        found = find_route(self._slot.module, matching, args, kwargs)
-        if isinstance(found, Route) and self._drifted and self._drift is not None:
-            if self._drift.changed:
+        if all(route.watch is not None for route in matching) and self._unchanged is not None and not self._unchanged():
+            return Miss("weights changed", _STALE)  # said quickly: it may be so for long
+        self._follow_forward()
+        found = find_route(self._slot.module, self._living(matching), args, kwargs)
+        drift = self._drift
+        if isinstance(found, Route) and found.watch is not None and drift is not None:
+            # The quick check said no, and nothing that it looks at is different now: look at everything else.
+            if drift.changed:
                 return Miss("weights changed", _STALE)
-            with self._lock:  # a flag or a child that is back, after train() and eval() for instance
-                self._drifted = False
-                self._compile()
+            self._watch.settle()
+            if self._drifted:
+                with self._lock:  # a flag or a child that is back, after train() and eval() for instance
+                    self._drifted = False
+                    self._check = self._quick
         return found
+
+    def _living(self, among: Sequence[Route] | None = None) -> list[Route]:
+        """Return the routes whose engines were not retired, in their present form, of some or of all."""
+        graphs = None if among is None else {id(route.graph) for route in among}
+        routes = enumerate(self._routes)
+        return [r for i, r in routes if i not in self._retired and (graphs is None or id(r.graph) in graphs)]
+
+    def _follow_forward(self) -> None:
+        """Take a forward on the instance that is the class's own for none; who removes a wrapper leaves that behind."""
+        module = self._slot.module
+        forward = module.__dict__.get("forward")
+        if any(
+            route.forward is not forward and _same_forward(module, route.forward, forward) for route in self._routes
+        ):
+            with self._lock:
+                self._routes = tuple(replace(route, forward=forward) for route in self._routes)
+                self._compile()
 
     def _failed(self, one: Served, error: Exception) -> None:
         with self._lock:
-            for route in self._routes:
-                if self._engine_of[id(route)] is one:
-                    self._retired.add(id(route))
+            self._retired.update(i for i, served in enumerate(self._served) if served is one)
             self._compile()
         detail = f"{one.backend} raised {type(error).__name__}: {error}"
         self._count_miss(Miss("engine failed", f"{detail}; it is not used again"))
@@ -267,11 +322,45 @@ def _first_of(checks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     return check
 
 
-def _serialised(run: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled_watch(watch: StateWatch) -> Callable[[], bool]:
+    """Return a function that tells, as quickly as the check of a call does, whether no change shows."""
+    names = Names()
+    condition = watch.condition(names)
+    unchanged = compiled("unchanged", "", [f"return {condition}"], names)
+
+    def answer() -> bool:
+        try:
+            return bool(unchanged())
+        except (AttributeError, KeyError, RuntimeError):  # a tensor or child that is no longer there
+            return False
+
+    return answer
+
+
+def _same_forward(module: torch.nn.Module, first: Any, second: Any) -> bool:
+    """Whether two forwards found on the instance, None for none, run the same code on the same module."""
+
+    def own(forward: Any) -> Any:
+        bound = getattr(forward, "__self__", None) is module
+        return None if bound and getattr(forward, "__func__", None) is type(module).forward else forward
+
+    return own(first) is own(second)
+
+
+def _serialised(run: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs one call at a time; a call from within a call of the same thread goes to the original."""
     lock = threading.Lock()
+    inside: list[int] = []
 
     def run_alone(*args: Any, **kwargs: Any) -> Any:
+        me = threading.get_ident()
+        if inside == [me]:
+            return original(*args, **kwargs)
         with lock:
-            return run(*args, **kwargs)
+            inside.append(me)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                inside.clear()
 
     return run_alone

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["EVERY", "DriftWatch"]
+from aitune.torch.module.holdings import reachable, tensor_places
+
+__all__ = ["EVERY", "DriftWatch", "middle_word"]
 
 EVERY = 40
 """Calls between two looks; a change is noticed within 50."""
 
 _PLAIN = (bool, int, float, str, type(None))
 _MISSING = object()
+_NAMED, _ADAPTED = "active_adapter", "peft_config"
+"""What a model of PEFT calls its adapter, in more than one way; the layers say which one it is."""
+_NO_STATE = "_is_full_backward_hook"
+"""Which kind of backward hook was last registered; stays behind when the hook is removed."""
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A plain value, or the identity of a child, as it was."""
-
-    owner: dict[str, Any]
-    key: str
-    value: Any
-
-    @property
-    def changed(self) -> bool:
-        now = self.owner.get(self.key, _MISSING)
-        return now is not self.value and (type(now) is not type(self.value) or bool(now != self.value))
-
-
-@dataclass(frozen=True)
-class _Digest:
-    """A few words of a tensor's memory, which writes through ``.data``, numpy or fused kernels change as well."""
-
-    tensor: torch.Tensor
-    address: int
-    words: tuple[tuple[ctypes.c_uint32, int], ...]
-
-    @property
-    def changed(self) -> bool:
-        return self.tensor.data_ptr() != self.address or any(word.value != seen for word, seen in self.words)
+_Word = ctypes.c_uint8 | ctypes.c_uint16 | ctypes.c_uint32 | ctypes.c_uint64
 
 
 class DriftWatch:
@@ -54,7 +36,11 @@ class DriftWatch:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._values = tuple(_values(module))
-        self._counts = tuple((part._modules, len(part._modules)) for part in module.modules())
+        parts = reachable(module)
+        owners = [owner for part in parts for owner in (part._modules, part._parameters, part._buffers)]
+        self._counts = tuple((owner, len(owner)) for owner in owners)
+        self._names = tuple((part, frozenset(part.__dict__)) for part in parts)
+        self._classes = tuple((part, type(part), type(part).forward) for part in parts)
         self._digests = tuple(_digests(module))
 
     @property
@@ -62,30 +48,116 @@ class DriftWatch:
         """Whether anything is different now."""
         return (
             any(len(children) != count for children, count in self._counts)
-            or any(value.changed for value in self._values)
-            or any(digest.changed for digest in self._digests)
+            or self._values_changed()
+            or any(type(part) is not kind or kind.forward is not code for part, kind, code in self._classes)
+            or any(_new_value(part, names) for part, names in self._names)
+            or self.spoiled
         )
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether the contents of a tensor are others, which is for good."""
+        for tensor, address, words in self._digests:
+            if tensor.data_ptr() != address:  # before anything is read: memory that was given up must not be touched
+                return True
+            for word, value in words:
+                if word.value != value:
+                    return True
+        return False
 
-def _values(module: torch.nn.Module) -> Iterator[_Value]:
-    for part in module.modules():
+    def _values_changed(self) -> bool:
+        for owner, key, value in self._values:
+            now = owner.get(key, _MISSING)
+            if now is not value and (type(now) is not type(value) or bool(now != value)):
+                return True
+        return False
+
+
+def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
+    """Whether a plain attribute was set that was not there; marks that libraries leave are not meant."""
+    attributes = part.__dict__
+    return len(attributes) > len(names) and any(
+        type(value) in _PLAIN and (not key.startswith("_") or hasattr(type(part), key))
+        for key, value in list(attributes.items())
+        if key not in names
+    )
+
+
+def _values(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield where a plain value, a container of such, or a child is, and what it is."""
+    seen: set[int] = set()
+    for part in reachable(module):
         for key, child in part._modules.items():
-            yield _Value(part._modules, key, child)
+            yield part._modules, key, child
         for key, value in part.__dict__.items():
-            if type(value) in _PLAIN:
-                yield _Value(part.__dict__, key, value)
+            if key == _NO_STATE or (key == _NAMED and _ADAPTED in part.__dict__):
+                continue
+            if type(value) in _PLAIN or _is_plain_container(value):
+                yield part.__dict__, key, copy.copy(value)
+            elif _is_settings(value) and id(value) not in seen:
+                seen.add(id(value))
+                attributes = vars(value)
+                yield from ((attributes, name, item) for name, item in attributes.items() if type(item) in _PLAIN)
         if part is not module:  # that of the root is looked at in every call
-            yield _Value(part.__dict__, "forward", part.__dict__.get("forward", _MISSING))
+            yield part.__dict__, "forward", part.__dict__.get("forward", _MISSING)
 
 
-def _digests(module: torch.nn.Module) -> Iterator[_Digest]:
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_inference():
-            continue
-        size = tensor.numel() * tensor.element_size()
-        if size < 4 or not tensor.is_contiguous():
-            continue
-        address = tensor.data_ptr()
-        places = sorted({0, (size // 2) // 4 * 4, (size - 4) // 4 * 4})
-        words = [ctypes.c_uint32.from_address(address + place) for place in places]
-        yield _Digest(tensor, address, tuple((word, word.value) for word in words))
+def _is_plain_container(value: Any) -> bool:
+    """Whether it is a list, tuple, set or dict of a few plain values."""
+    if type(value) not in (list, tuple, set, dict) or len(value) > 64:
+        return False
+    return all(type(item) in _PLAIN for item in (value.values() if isinstance(value, dict) else value))
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether it is an object of a Python class that a module reads, such as the config of a Hugging Face model."""
+    if isinstance(value, (torch.nn.Module, torch.Tensor, type)) or callable(value):
+        return False
+    return type(value).__module__.partition(".")[0] not in ("builtins", "torch") and isinstance(
+        getattr(value, "__dict__", None), dict
+    )
+
+
+def _digests(module: torch.nn.Module) -> Iterator[tuple[torch.Tensor, int, list[tuple[_Word, int]]]]:
+    """Yield each tensor with its address and a few words of its memory, which every kind of write changes."""
+    seen: set[int] = set()
+    for _, _, tensor, _ in tensor_places(module):
+        if id(tensor) not in seen and _readable(tensor):
+            seen.add(id(tensor))
+            yield tensor, tensor.data_ptr(), [(word, word.value) for word in _words(tensor)]
+
+
+_WORDS: dict[int, type[_Word]] = {
+    1: ctypes.c_uint8,
+    2: ctypes.c_uint16,
+    4: ctypes.c_uint32,
+    8: ctypes.c_uint64,
+}
+
+
+def middle_word(tensor: torch.Tensor) -> _Word | None:
+    """Return the memory of the element in the middle of a tensor, None if it cannot be read.
+
+    It may be read only after a look at the tensor's address: memory that was given up must not be touched.
+    """
+    return _words(tensor)[1] if _readable(tensor) else None
+
+
+def _words(tensor: torch.Tensor) -> list[_Word]:
+    """Return the memory of the first, the middle and the last element, whatever the strides."""
+    size = tensor.element_size()
+    kind = _WORDS.get(size, ctypes.c_uint64)  # of a complex number, its first half
+    places = []
+    for part in (0, 1, 2):
+        index = [(length - 1) * part // 2 for length in tensor.shape]
+        places.append(sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True)) * size)
+    return [kind.from_address(tensor.data_ptr() + int(place)) for place in places]
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    """Whether its memory is there to be read by this process."""
+    try:
+        plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 0
+        return plain and tensor.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # no storage: lazy parameters, subclasses
+        return False

@@ -23,7 +23,7 @@ from aitune.torch.module.graph_specs import GraphSpecs
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.registry import Registry
-from aitune.torch.module.slot import Slot, current
+from aitune.torch.module.slot import Slot, current, is_ours, its_own
 from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device, tune_module
 from aitune.torch.report import ModuleResult
@@ -167,7 +167,7 @@ class Handle:
         self._leave_tuned("enable_recording", force)
         slot = self._slot()
         self._recording = Recording(CallSignature.of(slot.module.forward))
-        slot.install(functools.partial(self._recording.call, slot))
+        slot.install(its_own(slot, functools.partial(self._recording.call, slot)))
         self._state = ModuleState.RECORDING
 
     def enable_passthrough(self, force: bool = False) -> None:
@@ -312,14 +312,11 @@ class Handle:
         others = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {threading.get_ident()}
         before, recording = current(slot.module), Recording(CallSignature.of(slot.module.forward), others)
         with _as_before(slot.module):
-            slot.install(functools.partial(recording.call, slot))
+            slot.install(its_own(slot, functools.partial(recording.call, slot)))
             try:
                 yield recording
             finally:
-                if before is None:
-                    slot.remove()
-                else:
-                    slot.install(before)
+                slot.put_back(before)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
@@ -337,7 +334,11 @@ class Handle:
         return getattr(current(module), "dispatcher", None)
 
     def _slot(self) -> Slot:
-        return Slot(self.module, self._before)
+        module = self.module
+        there = current(module)
+        if there is not None and not is_ours(there):
+            self._before = there  # the user compiled the module after it was wrapped
+        return Slot(module, self._before)
 
     def _leave_tuned(self, action: str, force: bool) -> None:
         if self._state is ModuleState.TUNED:

@@ -12,7 +12,7 @@ from aitune.torch.graph.dims import BatchDim, DynamicDim, Size
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import TensorSpec, is_plain_tensor
 from aitune.torch.graph.tree import path_text
-from aitune.torch.module.route import HOOKS, Route, apart, global_hooks, plain_context
+from aitune.torch.module.route import HOOKS, Route, ambient, apart, global_hooks, plain_context
 
 __all__ = ["Miss", "find_route", "has_hooks"]
 
@@ -67,6 +67,8 @@ def _module_miss(module: torch.nn.Module, routes: Sequence[Route]) -> Miss | Non
     for reason, holds in plain_context(training):
         if not holds():
             return Miss(reason)
+    if ambient() != routes[0].ambient:
+        return Miss("default dtype or function mode", "it was tuned under others, such as torch.set_default_dtype sets")
     watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
     if any(watch.changed for watch in watches.values()):
         return Miss(

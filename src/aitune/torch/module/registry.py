@@ -9,6 +9,8 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from aitune.torch.module.fork import tell_after_fork
+
 __all__ = ["Registry"]
 
 
@@ -43,6 +45,12 @@ class Registry(Generic[HandleT]):
 
         with self._lock:
             self._handles[key] = weakref.ref(module, forget), handle
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        """In a forked child: take new locks, since threads that are not there may hold the old ones."""
+        self.alone = threading.RLock()
+        self._lock = threading.RLock()
 
     def find(self, module: torch.nn.Module) -> HandleT | None:
         """Return the handle of a module, None if it has none."""

@@ -10,7 +10,7 @@ import enum
 import math
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.spec import Constant, TensorSpec, Varying, same_constant
 from aitune.torch.module.weights import StateWatch
 
-__all__ = ["HOOKS", "PLAIN", "Route", "apart", "compile_route", "global_hooks", "plain_context"]
+__all__ = ["HOOKS", "PLAIN", "Route", "ambient", "apart", "compile_route", "global_hooks", "plain_context"]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where ``nn.Module`` keeps hooks; any of them not empty sends calls to the original."""
@@ -46,11 +46,18 @@ _GLOBAL_HOOKS = (
 PLAIN: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("autocast", lambda: not _autocast_enabled()),
     ("torch.func transform", lambda: torch._C._functorch.peek_interpreter_stack() is None),
-    ("tracing", lambda: torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()),
+    # Not torch.compiler.is_compiling(), which is also true while another thread compiles; tracing by torch.export shows
+    # as a dispatch mode.
+    ("tracing", lambda: torch._C._get_tracing_state() is None),
     ("forward-mode differentiation", lambda: forward_ad._current_level < 0),
     ("dispatch mode", lambda: torch._C._len_torch_dispatch_stack() == 0),
 )
 """Conditions on the context of a call that hold for every graph, each with the reason where it does not."""
+
+
+def ambient() -> tuple[torch.dtype, int]:
+    """Return what a forward takes from its surroundings without a word: default dtype, number of function modes."""
+    return torch.get_default_dtype(), torch._C._len_torch_function_stack()
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class Route:
         watch: What must not have changed; None for an engine that reads the live weights.
         forward: The forward that was set on the instance when the graph was validated, None for the class's own.
         reads_memory: Whether the engine takes inputs as they lie in memory; the module itself does not.
+        ambient: What :func:`ambient` was then.
     """
 
     graph: GraphSpec
@@ -70,6 +78,7 @@ class Route:
     watch: StateWatch | None
     forward: Any = None
     reads_memory: bool = True
+    ambient: tuple[torch.dtype, int] = field(default_factory=ambient)
 
 
 def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: list[int] | None) -> Callable[..., Any]:
@@ -93,12 +102,14 @@ def compile_route(module: torch.nn.Module, routes: Sequence[Route], hooks_seen: 
     if hooks_seen is not None:
         handle = names.of(torch.utils.hooks.RemovableHandle, "handle")
         common.append(f"{handle}.next_id == {names.of(hooks_seen, 'hooks_seen')}[0]")
-    watches = {id(route.watch): route.watch for route in routes if route.watch is not None}
-    if len(watches) == 1 and all(route.watch is not None for route in routes):
-        common += next(iter(watches.values())).conditions(names)  # one module, one state: look once for all routes
+    shared = routes[0].watch if all(route.watch is routes[0].watch for route in routes) else None
+    if shared is not None:
+        common += [shared.untouched(names), shared.condition(names)]  # one module, one state: look once for all routes
     body = [f"if {' and '.join(common)}:"]
     for route in routes:
         tests = [*structure_conditions(route.graph, names), *_leaf_conditions(route, names)]
+        if route.watch is not None and shared is None:
+            tests += [route.watch.untouched(names), route.watch.condition(names)]
         body += [f"    if {' and '.join(tests) or 'True'}:", f"        return {names.of(route.run, 'run')}"]
     body.append("return None")
     return compiled("route", parameters, body, names)
@@ -131,6 +142,9 @@ def _module_conditions(module: torch.nn.Module, route: Route, names: Names) -> l
     tests.append(f"{names.of(torch._C._functorch.peek_interpreter_stack, 'functorch')}() is None")
     tests.append(f"{names.of(torch._C._get_tracing_state, 'tracing')}() is None")
     tests.append(f"{names.of(torch._C._len_torch_dispatch_stack, 'modes')}() == 0")
+    dtype, function_modes = route.ambient
+    tests.append(f"{names.of(torch._C._len_torch_function_stack, 'function_modes')}() == {function_modes}")
+    tests.append(f"{names.of(torch.get_default_dtype, 'default_dtype')}() is {names.of(dtype, 'dtype')}")
     tests.append(f"{names.of(forward_ad, 'forward_ad')}._current_level < 0")
     grad = names.of(torch.is_grad_enabled, "grad")
     if training:
