@@ -62,6 +62,7 @@ class Engine(ABC):
         live_weights: Whether it reads the module's parameters at each call, so that changed weights are
             followed.
         own_errors: Whether what :meth:`run` raises is the module's own exception, to be passed to the caller.
+        notes: What a reader of the result should know of how it was built, such as an option that could not be had.
     """
 
     precision: Precision = "float32"
@@ -69,6 +70,7 @@ class Engine(ABC):
     keeps_module: bool = False
     live_weights: bool = False
     own_errors: bool = False
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def run(self, *args: Any, **kwargs: Any) -> Any:

@@ -23,6 +23,7 @@ class EngineFacts:
     keeps_module: bool = False
     live_weights: bool = False
     own_errors: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class FunctionEngine(Engine):
@@ -33,6 +34,7 @@ class FunctionEngine(Engine):
         facts: What is known of it.
         artifact: The engine's files, None if it cannot be kept.
         folder: Where the files are; they have to last as long as the engine.
+        on_close: Frees what the function holds beyond memory that Python counts.
     """
 
     def __init__(
@@ -41,13 +43,16 @@ class FunctionEngine(Engine):
         facts: EngineFacts,
         artifact: Artifact | None = None,
         folder: Path | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.precision = facts.precision
         self.reentrant = facts.reentrant
         self.keeps_module = facts.keeps_module
         self.live_weights = facts.live_weights
         self.own_errors = facts.own_errors
+        self.notes = facts.notes
         self._artifact = artifact
+        self._on_close = on_close
         self._folder = folder
         self.run = function  # type: ignore[method-assign]
 
@@ -58,6 +63,9 @@ class FunctionEngine(Engine):
     def close(self) -> None:
         """Let go of the function and with it of all that it holds."""
         self.__dict__.pop("run", None)
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
     def save(self, folder: Path) -> None:
         """Write the engine's files and a note into ``folder``.

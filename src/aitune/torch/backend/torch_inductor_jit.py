@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ import torch
 from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.cuda_graphs import CudaGraphs
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.validation import check_autocast, check_bool, check_choice, check_options
-from aitune.torch.export.flat import flat_inputs
+from aitune.torch.export.flat import flat_call, flat_inputs
 from aitune.torch.export.preserved import preserved
 from aitune.torch.graph.accessor import (
     compile_call,
@@ -30,7 +31,9 @@ from aitune.torch.graph.job import Job
 __all__ = ["TorchInductorJitBackend", "TorchInductorJitBackendConfig"]
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # outputs live in memory that the next call writes to
+# torch's own CUDA graphs hand out memory that the next call writes to, in one thread only. Ours take their place.
+_WITHOUT_GRAPHS: dict[str | None, str | None] = {"reduce-overhead": None, "max-autotune": "max-autotune-no-cudagraphs"}
+_GRAPHS_OPTION = "triton.cudagraphs"
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class TorchInductorJitBackendConfig(BackendConfig):
     """Options of ``torch.compile``.
 
     Attributes:
-        mode: As in ``torch.compile``.
+        mode: As in ``torch.compile``; where it asks for CUDA graphs, outputs may be kept all the same.
         fullgraph: Whether a graph break is an error.
         dynamic: As in ``torch.compile``; None makes the graph's dimensions dynamic from the start.
         options: Inductor's options by name; not together with ``mode``.
@@ -81,12 +84,10 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         """Build an engine; see :meth:`Backend.build`.
 
         Raises:
-            BackendUnsupportedError: If nothing of the module was compiled, or results would be overwritten.
+            BackendUnsupportedError: If nothing of the module was compiled.
             BackendBuildError: If torch.compile fails.
         """
         require(self, job)
-        if job.device.type == "cuda" and self.config.mode in _CUDA_GRAPH_MODES:
-            raise BackendUnsupportedError(self.name, f"mode {self.config.mode!r} comes with the GPU backends")
         compiled = _compiled(job, self.config)
         before, writes = _compiled_graphs(), False
         try:
@@ -100,7 +101,19 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         if _compiled_graphs() == before and not _has_compiled_frames(job.module):
             raise BackendUnsupportedError(self.name, "torch.compile found nothing in the module to compile")
         execute = _in_one_mode(compiled, as_they_are=writes)
+        if job.device.type == "cuda" and _wants_graphs(self.config):
+            return self._as_graphs(job, execute)
         return FunctionEngine(compile_call(job.graph, execute), _facts(job, self.config))
+
+    def _as_graphs(self, job: Job, execute: Callable[[tuple[torch.Tensor, ...]], Any]) -> Engine:
+        graphs = CudaGraphs(execute, job.graph, job.module)
+        with preserved(job.module), torch.no_grad():
+            problem = graphs.prepare([flat_call(job, sample) for sample in job.samples])
+        facts = _facts(job, self.config)
+        if problem is not None:
+            graphs.close()
+            return FunctionEngine(compile_call(job.graph, execute), replace(facts, notes=(problem,)))
+        return FunctionEngine(compile_call(job.graph, graphs), facts, on_close=graphs.close)
 
     def _freezing(self) -> contextlib.AbstractContextManager[Any]:
         if not self.config.freezing:
@@ -118,16 +131,24 @@ def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[..., 
     It has a code object of its own: torch.compile counts recompilations by code object, and past a limit runs
     eagerly without a word.
     """
+    mode, options = config.mode, config.options
+    if job.device.type == "cuda" and _wants_graphs(config):
+        mode = _WITHOUT_GRAPHS.get(mode, mode)
+        options = None if options is None else {**options, _GRAPHS_OPTION: False}
     compiled = torch.compile(
         compile_forward(job.graph, job.forward),
         fullgraph=config.fullgraph,
         dynamic=config.dynamic,
-        mode=config.mode,
-        options=config.options,
+        mode=mode,
+        options=options,
     )
     if config.autocast_enabled:
         compiled = _under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
     return compiled
+
+
+def _wants_graphs(config: TorchInductorJitBackendConfig) -> bool:
+    return config.mode in _WITHOUT_GRAPHS or bool((config.options or {}).get(_GRAPHS_OPTION))
 
 
 def _facts(job: Job, config: TorchInductorJitBackendConfig) -> EngineFacts:

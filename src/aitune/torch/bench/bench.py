@@ -230,6 +230,7 @@ class Bench:
                 build_seconds=built.seconds,
                 memory_bytes=built.memory_bytes,
                 log_path=str(job.log) if job.log.exists() and job.log.stat().st_size else None,
+                evidence=engine.notes,
             )
             trial, error = self._prove(trial, backend, engine)
             kept = trial.accepted

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from aitune.torch.graph.job import Job
+from aitune.torch.graph.sample import Sample
 
-__all__ = ["FlatForward", "OutputRoutes", "flat_inputs", "input_name", "output_name"]
+__all__ = ["FlatForward", "OutputRoutes", "flat_call", "flat_inputs", "input_name", "output_name"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ def flat_inputs(job: Job) -> tuple[torch.Tensor, ...]:
     seen = graph.sizes(calls[0]) or {}
     resized = graph.resized(job.samples[0], {name: 2 for name, size in seen.items() if size < 2})
     return tuple(_copy(tensor) for tensor in graph.input_tensors(resized.args, resized.kwargs))
+
+
+def flat_call(job: Job, sample: Sample) -> tuple[torch.Tensor, ...]:
+    """Return copies of the tensors of a recorded call, in the order of the graph's inputs."""
+    return tuple(_copy(tensor) for tensor in job.graph.input_tensors(sample.args, sample.kwargs))
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
