@@ -139,11 +139,21 @@ def test_default_candidates_begin_with_what_suits_the_device():
     cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
     cuda = default_backends("MaxThroughputStrategy", torch.device("cuda"))
     first = default_backends("FirstWinsStrategy", torch.device("cpu"))
+    first_on_cuda = default_backends("FirstWinsStrategy", torch.device("cuda"))
 
     assert [b.name for b in cpu[:2]] == ["ONNXRuntimeBackend", "OpenVINOBackend"]
     assert {"TensorRTBackend", "TorchTensorRTAotBackend", "TorchInductorAotBackend"} <= {b.name for b in cpu}
     assert "TorchInductorJitBackend" in [b.name for b in first]
-    assert cuda[0].name == "TensorRTBackend"
+    graphs = TorchEagerBackend(TorchEagerBackendConfig(use_cuda_graphs=True))
+    assert cuda[0] == graphs
+    assert [b.name for b in first_on_cuda[:4]] == [
+        "TensorRTBackend",
+        "TensorRTBackend",
+        "TorchInductorJitBackend",
+        "TorchEagerBackend",
+    ]
+    assert [b.config.use_dynamo for b in first_on_cuda[:2]] == [True, False]
+    assert graphs in first_on_cuda
     assert not any(isinstance(b, TorchAOBackend) for b in (*cpu, *cuda, *first))
 
 

@@ -7,11 +7,14 @@ import torch
 
 from aitune.testing import BackendContract
 from aitune.torch.backend import (
+    TensorRTBackend,
+    TensorRTBackendConfig,
     TorchEagerBackend,
     TorchEagerBackendConfig,
     TorchInductorJitBackend,
     TorchInductorJitBackendConfig,
 )
+from aitune.torch.bench import unusable
 
 pytestmark = pytest.mark.gpu
 
@@ -21,6 +24,13 @@ EVERY_CASE = ("mlp", "conv", "nested", "keywords", "discrete", "scalars")
 class OnCuda(BackendContract):
     device = "cuda"
     required = EVERY_CASE
+
+    @classmethod
+    def setup_class(cls):
+        super().setup_class()
+        reason = unusable(cls.workshop.backend, torch.device("cuda"))
+        if reason is not None:
+            pytest.skip(reason)
 
 
 class TestEager(OnCuda):
@@ -56,3 +66,22 @@ class TestInductor(OnCuda):
 class TestInductorAsGraphs(OnCuda):
     def make_backend(self):
         return TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="reduce-overhead"))
+
+
+class TestTensorRT(OnCuda):
+    precision = "tf32"
+
+    def make_backend(self):
+        return TensorRTBackend()
+
+
+class TestTensorRTAsGraphs(OnCuda):
+    precision = "float32"
+
+    def make_backend(self):
+        return TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True, enable_tf32=False))
+
+
+class TestTensorRTByTracing(OnCuda):
+    def make_backend(self):
+        return TensorRTBackend(TensorRTBackendConfig(use_dynamo=False))

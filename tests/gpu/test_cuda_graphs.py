@@ -160,12 +160,15 @@ class OnTheHost(nn.Module):
         return x + 1, x.sum().cpu()
 
 
-@pytest.mark.parametrize(("kind", "reason"), [(Waiting, "captur"), (Setting, "forward sets last"), (OnTheHost, "")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(Waiting, "captur"), (Setting, "forward sets last"), (OnTheHost, "captur|is on cpu")]
+)
 def test_what_cannot_be_captured_is_refused_and_does_no_harm(kind, reason, tmp_path):
     job = Case("case", kind, rows).job(Path(tmp_path), "cuda")
     with torch.no_grad(), pytest.raises(BackendUnsupportedError, match=reason):
         BACKEND.build(job)
     x = torch.randn(4, 8, device="cuda")
+    assert torch.isfinite(torch.randn(4, device="cuda")).all(), "random numbers go on"
     with torch.no_grad():
         module = net().cuda()
         good = BACKEND.build(Case("good", net, rows).job(Path(tmp_path, "good"), "cuda"))

@@ -125,18 +125,32 @@ def capture(
 
 
 def _captured(graph: torch.cuda.CUDAGraph, pool: Any, call: Callable[[], Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    # thread_local: what other threads do with the device is their affair, and must not fail for our sake.
-    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
+        # thread_local: what other threads do with the device is their affair, and must not fail for our sake.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         outputs = list(call())
     except BaseException:
-        with contextlib.suppress(Exception):  # the capture is void, which ending it reports as an error again
-            graph.capture_end()
-        with contextlib.suppress(Exception):  # left undone where ending the capture failed
-            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        _give_up(graph, pool)
         raise
     graph.capture_end()
     return outputs
+
+
+def _give_up(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """End a capture that failed, and put right what torch leaves behind then."""
+    try:
+        graph.capture_end()
+    except Exception:  # noqa: BLE001 - the capture is void, which ending it reports as an error again
+        device = torch.cuda.current_device()
+        for undo in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with contextlib.suppress(RuntimeError):  # not even begun
+                undo(device, pool)
+        # Before torch 2.12 the device's random generator still waits for the end of the capture, and every later
+        # random number in the process would be an error. A capture that succeeds sets it free.
+        trivial, place = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+        trivial.capture_begin(capture_error_mode="thread_local")
+        place.add_(1)
+        trivial.capture_end()
 
 
 @contextlib.contextmanager

@@ -43,6 +43,8 @@ class CudaGraphs:
         function: Takes the tensors of a call, returns what the module's forward returns.
         graph: The calls that arrive.
         module: Whose tensors the function reads and writes, None where it has its own.
+        alone: Whether calls of the function work in the same memory as each other and as the graphs, so that they too
+            have to follow each other on the device.
     """
 
     def __init__(
@@ -50,7 +52,10 @@ class CudaGraphs:
         function: Callable[[tuple[torch.Tensor, ...]], Any],
         graph: GraphSpec,
         module: torch.nn.Module | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
+        self._alone = alone
         self._function = function
         self._module = module
         self._output, self._output_tensors = compile_output(graph), compile_output_accessor(graph)
@@ -60,7 +65,7 @@ class CudaGraphs:
         self._state = StateAddresses(module)
         self._moves = 0
         self._lock = threading.Lock()
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._closed = False
         self.problem: str | None = None
@@ -112,7 +117,14 @@ class CudaGraphs:
 
     def _plain(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         with torch.no_grad():  # as in a replay
-            return self._function(tensors)
+            if not self._alone or torch.cuda.is_current_stream_capturing() or not tensors:
+                return self._function(tensors)
+            with self._lock:
+                stream = torch.cuda.current_stream(tensors[0].device)
+                stream.wait_event(self._done)
+                answer = self._function(tensors)
+                self._done.record(stream)
+                return answer
 
     def _replay(self, found: Capture, tensors: tuple[torch.Tensor, ...]) -> Any:
         stream = torch.cuda.current_stream(found.inputs[0].device)
@@ -134,6 +146,8 @@ class CudaGraphs:
             self._done.synchronize()
             self._captures.popitem(last=False)[1].graph.reset()
             self._seen[form] = 0
+        if not self._captures:
+            self._pool = torch.cuda.graph_pool_handle()  # a pool that every graph has left cannot be entered again
         try:
             self._captures[form] = capture(
                 lambda inputs: self._output_tensors(self._function(inputs)), tensors, self._module, self._pool

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,7 +138,7 @@ def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[..., 
         mode = _WITHOUT_GRAPHS.get(mode, mode)
         options = None if options is None else {**options, _GRAPHS_OPTION: False}
     compiled = torch.compile(
-        compile_forward(job.graph, job.forward),
+        _with_source(compile_forward(job.graph, job.forward)),
         fullgraph=config.fullgraph,
         dynamic=config.dynamic,
         mode=mode,
@@ -145,6 +147,18 @@ def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[..., 
     if config.autocast_enabled:
         compiled = _under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
     return compiled
+
+
+def _with_source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a generated function a source file as long as it lives.
+
+    Before torch 2.13 one without any is put into a wrapper whose code object all of them share, and with it the limit
+    of recompilations.
+    """
+    name = function.__code__.co_filename
+    linecache.cache[name] = (0, None, [], name)
+    weakref.finalize(function, linecache.cache.pop, name, None)
+    return function
 
 
 def _wants_graphs(config: TorchInductorJitBackendConfig) -> bool:
