@@ -9,10 +9,15 @@ from aitune.testing import BackendContract
 from aitune.torch.backend import (
     TensorRTBackend,
     TensorRTBackendConfig,
+    TorchAOBackend,
+    TorchAOBackendConfig,
     TorchEagerBackend,
     TorchEagerBackendConfig,
     TorchInductorJitBackend,
     TorchInductorJitBackendConfig,
+    TorchTensorRTAotBackend,
+    TorchTensorRTAotBackendConfig,
+    TorchTensorRTJitBackend,
 )
 from aitune.torch.bench import unusable
 
@@ -85,3 +90,40 @@ class TestTensorRTAsGraphs(OnCuda):
 class TestTensorRTByTracing(OnCuda):
     def make_backend(self):
         return TensorRTBackend(TensorRTBackendConfig(use_dynamo=False))
+
+
+class TestTorchTensorRTJit(OnCuda):
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchTensorRTJitBackend()
+
+
+class TestTorchTensorRTAot(OnCuda):
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchTensorRTAotBackend()
+
+
+class TestTorchTensorRTAotAsGraphs(OnCuda):
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchTensorRTAotBackend(TorchTensorRTAotBackendConfig(use_cuda_graphs=True))
+
+
+class TestTorchAOInt8(OnCuda):
+    precision = "int8"
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchAOBackend(TorchAOBackendConfig(quantization="int8wo", mode=None))
+
+
+class TestTorchAOFloat8(OnCuda):
+    precision = "float8"
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchAOBackend(TorchAOBackendConfig(quantization="fp8wo", mode="reduce-overhead"))

@@ -33,7 +33,8 @@ def import_library() -> Any:
 
 def is_rtx(trt: Any) -> bool:
     """Whether a library is TensorRT for RTX."""
-    return bool(trt.__name__.endswith("_rtx"))
+    # Torch-TensorRT for RTX puts a stand-in of this name in the place of "tensorrt".
+    return str(getattr(trt, "_package_name", trt.__name__)).endswith("_rtx")
 
 
 @functools.cache
