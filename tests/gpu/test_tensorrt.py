@@ -14,6 +14,7 @@ from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUn
 from aitune.testing import Case
 from aitune.torch.backend import ProfileMode, TensorRTBackend, TensorRTBackendConfig, TensorRTProfile
 from aitune.torch.backend.registry import missing_requirement
+from aitune.torch.worker import build_here
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,9 +36,10 @@ def engine_of(tmp_path):
 
     def make(kind=net, batches=(1, 4, 16), **options):
         job = Case("case", kind, rows, batches).job(Path(tmp_path, str(len(made))), "cuda")
-        job.folder.mkdir(parents=True)
-        with torch.no_grad():
-            made.append(TensorRTBackend(TensorRTBackendConfig(**options)).build(job))
+        built = build_here(TensorRTBackend(TensorRTBackendConfig(**options)), job)
+        if built.error is not None:
+            raise built.error
+        made.append(built.engine)
         return made[-1], job.module
 
     yield make

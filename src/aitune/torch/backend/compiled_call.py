@@ -154,7 +154,7 @@ def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Execute:
     def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
         plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
         if not as_they_are:
-            plain = [tensor.contiguous() for tensor in plain]
+            plain = [_dense(tensor) for tensor in plain]
         if torch.is_inference_mode_enabled() and not as_they_are:
             with torch.inference_mode(False), torch.no_grad():
                 return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain])
@@ -164,6 +164,17 @@ def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Execute:
         return compiled(*plain)
 
     return execute
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the strides of a new one; those of axes of one entry can be anything otherwise."""
+    tensor = tensor.contiguous()
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != expected:
+            return tensor.view(-1).view(tensor.shape)
+        expected *= size
+    return tensor
 
 
 def _under_autocast(
