@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, BackendUnsupportedError
+from aitune.exceptions import BackendBuildError
 from aitune.torch.backend.tensorrt.library import errors_of, is_rtx, logger_of
 from aitune.torch.export.flat import OutputRoutes, input_name, output_name
 from aitune.torch.graph.accessor import compile_output
@@ -17,7 +17,7 @@ from aitune.torch.graph.graph import GraphSpec
 
 __all__ = ["Plan", "TensorRTRunner"]
 
-_MOST_REMEMBERED = 256
+_MOST_FORMS = 8
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,19 @@ class Plan:
     backend: str
 
 
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """A context, told the sizes of its calls once.
+
+    Attributes:
+        context: TensorRT's execution context.
+        sizes: Of the outputs.
+    """
+
+    context: Any
+    sizes: tuple[tuple[int, ...], ...]
+
+
 class TensorRTRunner:
     """A TensorRT engine as a function of a graph's tensors.
 
@@ -48,13 +61,15 @@ class TensorRTRunner:
     stream, on which TensorRT would wait for the device at each call; nothing waits on the host. The engine has one
     scratch memory, so calls follow each other on the device; any thread may call.
 
+    The first eight sizes get a context each, with kernels for just these sizes: a context whose sizes change gave
+    wrong values with such kernels (TensorRT for RTX 1.4). All other sizes share one, with kernels for any size.
+
     Args:
         trt: The library.
         plan: What to run.
 
     Raises:
         BackendBuildError: If the plan cannot be used here.
-        BackendUnsupportedError: If sizes of outputs follow from values.
     """
 
     def __init__(self, trt: Any, plan: Plan) -> None:
@@ -66,20 +81,20 @@ class TensorRTRunner:
             self._engine = self._runtime.deserialize_cuda_engine(plan.content)
             if self._engine is None:
                 raise BackendBuildError(plan.backend, f"TensorRT cannot load the engine: {errors_of(trt)}")
-            self._cache: Any = None
-            self._context = self._make_context()
-        names = {self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)}
+        engine = self._engine
+        names = {engine.get_tensor_name(i) for i in range(engine.num_io_tensors)}
         self._inputs = [(input_name(i), i) for i in range(len(plan.graph.inputs.tensors)) if input_name(i) in names]
         self._outputs = [output_name(i) for i in range(plan.routes.computed)]
-        self._dtypes = [_torch_dtype(trt, self._engine.get_tensor_dtype(name)) for name in self._outputs]
+        self._dtypes = [_torch_dtype(trt, engine.get_tensor_dtype(name)) for name in self._outputs]
         self._profiles = self._read_profiles()
         self._output = compile_output(plan.graph)
         self._stream = torch.cuda.Stream(plan.device)  # type: ignore[no-untyped-call]
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._lock = threading.Lock()
-        self._shapes: tuple[Any, ...] | None = None
-        self._profile = 0
-        self._sizes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+        self._scratch = torch.empty(engine.device_memory_size_v2, dtype=torch.uint8, device=plan.device)
+        self._cache: Any = None
+        self._forms: dict[tuple[Any, ...], _Form] = {}
+        self._any_size: Any = None
         self._direct = plan.routes.direct
 
     def __call__(self, tensors: tuple[torch.Tensor, ...]) -> Any:
@@ -93,11 +108,13 @@ class TensorRTRunner:
         current = torch.cuda.current_stream(device)
         capturing = torch.cuda.is_current_stream_capturing()
         with self._lock, torch.cuda.device(device):
-            sizes = self._set_shapes(tuple([tensor.shape for tensor in given]), current)
+            shapes = tuple([tensor.shape for tensor in given])
+            form = self._forms.get(shapes) or self._new_form(shapes, current)
             made = [
-                torch.empty(size, dtype=dtype, device=device) for size, dtype in zip(sizes, self._dtypes, strict=True)
+                torch.empty(size, dtype=dtype, device=device)
+                for size, dtype in zip(form.sizes, self._dtypes, strict=True)
             ]
-            set_address = self._context.set_tensor_address
+            set_address = form.context.set_tensor_address
             for (name, _), tensor in zip(self._inputs, given, strict=True):
                 set_address(name, tensor.data_ptr())
             for name, tensor in zip(self._outputs, made, strict=True):
@@ -107,7 +124,7 @@ class TensorRTRunner:
                 stream.wait_event(self._done)  # the scratch memory may be in use on another stream
             if stream is not current:
                 stream.wait_stream(current)
-            if not self._context.execute_async_v3(stream.cuda_stream):
+            if not form.context.execute_async_v3(stream.cuda_stream):
                 raise RuntimeError(f"TensorRT refuses the call: {errors_of(self._trt)}")
             if stream is not current:
                 current.wait_stream(stream)
@@ -123,23 +140,52 @@ class TensorRTRunner:
         """Free the engine, once the device is done with it."""
         with self._lock:
             self._done.synchronize()
-            self._context = self._cache = self._engine = self._runtime = None
+            self._forms.clear()
+            self._any_size = self._cache = self._engine = self._runtime = self._scratch = None  # type: ignore[assignment]
 
-    def _make_context(self) -> Any:
-        if not is_rtx(self._trt):
-            context = self._engine.create_execution_context()
+    def _new_form(self, shapes: tuple[Any, ...], stream: torch.cuda.Stream) -> _Form:
+        """Return a context for the sizes of a call: one of their own, or the one for any size."""
+        own = len(self._forms) < _MOST_FORMS
+        if own:
+            context, profile = self._make_context(), self._profile_for(shapes)
         else:
+            context, profile = self._any_size, len(self._profiles) - 1  # the last one takes every size
+            if context is None:
+                context = self._any_size = self._make_context(any_size=True)
+        if context.active_optimization_profile != profile:
+            context.set_optimization_profile_async(profile, stream.cuda_stream)
+            stream.synchronize()
+        for (name, _), shape in zip(self._inputs, shapes, strict=True):
+            if not context.set_input_shape(name, tuple(shape)):
+                raise RuntimeError(f"TensorRT refuses the size {tuple(shape)} of {name}: {errors_of(self._trt)}")
+        sizes = tuple(tuple(context.get_tensor_shape(name)) for name in self._outputs)
+        if any(-1 in size for size in sizes):
+            raise RuntimeError("sizes of an output follow from values")
+        form = _Form(context, sizes)
+        if own:
+            self._forms[shapes] = form
+        return form
+
+    def _make_context(self, *, any_size: bool = False) -> Any:
+        memory = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        if is_rtx(self._trt):
             config = self._engine.create_runtime_config()
-            # Not while other calls run: a graph that is captured meanwhile would keep the slow kernels for ever.
-            strategies = self._trt.DynamicShapesKernelSpecializationStrategy
-            config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
-            self._cache = config.create_runtime_cache()
-            if self._plan.cache:
-                self._cache.deserialize(self._plan.cache)
+            kinds = self._trt.DynamicShapesKernelSpecializationStrategy
+            # Not LAZY, which compiles beside other calls: a graph that is captured meanwhile keeps the slow kernels.
+            config.dynamic_shapes_kernel_specialization_strategy = kinds.NONE if any_size else kinds.EAGER
+            config.set_execution_context_allocation_strategy(memory)
+            if self._cache is None:
+                self._cache = config.create_runtime_cache()
+                if self._plan.cache:
+                    self._cache.deserialize(self._plan.cache)
             config.set_runtime_cache(self._cache)
             context = self._engine.create_execution_context(config)
+        else:
+            context = self._engine.create_execution_context(memory)
         if context is None:
             raise BackendBuildError(self._plan.backend, f"TensorRT cannot run the engine: {errors_of(self._trt)}")
+        if self._scratch.numel():
+            context.set_device_memory(self._scratch.data_ptr(), self._scratch.numel())
         return context
 
     def _read_profiles(self) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
@@ -149,29 +195,11 @@ class TensorRTRunner:
             ranges.append([(tuple(low), tuple(high)) for low, _, high in shapes])
         return ranges
 
-    def _set_shapes(self, shapes: tuple[Any, ...], stream: torch.cuda.Stream) -> list[tuple[int, ...]]:
-        """Tell the context the sizes of a call, and return those of the outputs."""
-        if shapes == self._shapes:
-            return self._sizes[shapes]
-        profile = next((i for i, ranges in enumerate(self._profiles) if _fits(shapes, ranges)), None)
-        if profile is None:
+    def _profile_for(self, shapes: tuple[Any, ...]) -> int:
+        found = next((i for i, ranges in enumerate(self._profiles) if _fits(shapes, ranges)), None)
+        if found is None:
             raise RuntimeError(f"no profile of the engine takes the sizes {[tuple(shape) for shape in shapes]}")
-        self._shapes = None
-        if profile != self._profile:
-            self._context.set_optimization_profile_async(profile, stream.cuda_stream)
-            self._profile = profile
-        for (name, _), shape in zip(self._inputs, shapes, strict=True):
-            if not self._context.set_input_shape(name, tuple(shape)):
-                raise RuntimeError(f"TensorRT refuses the size {tuple(shape)} of {name}: {errors_of(self._trt)}")
-        if shapes not in self._sizes:
-            if len(self._sizes) >= _MOST_REMEMBERED:
-                self._sizes.clear()
-            self._sizes[shapes] = [tuple(self._context.get_tensor_shape(name)) for name in self._outputs]
-        sizes = self._sizes[shapes]
-        if any(-1 in size for size in sizes):
-            raise BackendUnsupportedError(self._plan.backend, "sizes of an output follow from values")
-        self._shapes = shapes
-        return sizes
+        return found
 
 
 def _fits(shapes: Sequence[Any], ranges: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
