@@ -1,8 +1,8 @@
 """Each backend on the reference set, and the automatic choice among them, on a CUDA device.
 
 Every candidate of a model is tuned in a process of its own: all are built at once, then checked and measured one at a
-time. Then the strategies choose, each model in a process of its own. Rows that are there are not measured again,
-so a run that was cut short goes on where it stopped:
+time. Then the strategies choose, each model in a process of its own. Rows that are there are not measured again, so a
+run that was cut short goes on where it stopped:
 
     python -m benchmarks.gpu --seconds 500 --rows rows.json
     python -m benchmarks.gpu --report rows.json
@@ -18,7 +18,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,20 +90,24 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 class _Turn:
-    """Waits, before the first check, until all have been built, and then for the device to be free."""
+    """Waits, before a check, until all have been built, and then for its turn on the device."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
         self._stack = contextlib.ExitStack()
-        self._waited = False
+        self._measuring = False
 
     def __call__(self, event: Any) -> None:
-        if type(event).__name__ == "StageStarted" and event.stage in ("check", "reference") and not self._waited:
-            self._waited = True
+        kind = type(event).__name__
+        if kind == "StageStarted" and event.stage in ("check", "reference") and not self._measuring:
             (self._folder / f"{self._name}.built").touch()
             while not (self._folder / "go").exists():
                 time.sleep(0.05)
             self._stack.enter_context(_alone(self._folder))
+            self._measuring = True
+        elif kind == "TrialFinished":
+            self._stack.close()
+            self._measuring = False
 
     def close(self) -> None:
         (self._folder / f"{self._name}.built").touch()
@@ -209,7 +212,7 @@ def _together(works: list[Work], folder: Path, end: float) -> list[dict[str, Any
         command = [sys.executable, "-m", "benchmarks.gpu", "--child", work.model, work.subject, str(folder)]
         with (folder / f"{names[work]}.log").open("w") as log:
             running[work] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    started, builds_until = time.time(), time.time() + (end - time.time()) * 0.6
+    started, builds_until = time.time(), time.time() + (end - time.time()) * 0.5
     while running and time.time() < end:
         running = {work: process for work, process in running.items() if process.poll() is None}
         waiting = [work for work in running if not (folder / f"{names[work]}.built").exists()]
@@ -227,36 +230,26 @@ def _together(works: list[Work], folder: Path, end: float) -> list[dict[str, Any
         elif work not in running:
             text = (folder / f"{name}.log").read_text(errors="replace")[-300:]
             rows.append({"model": work.model, "subject": work.subject, "trials": [], "failure": f"it crashed: {text}"})
-    print(f"{works[0].model}: {len(rows)} of {len(works)} rows in {time.time() - started:.0f} s", flush=True)
+    print(f"{len(rows)} of {len(works)} rows in {time.time() - started:.0f} s", flush=True)
     return rows
 
 
-def run(rows_file: Path, seconds: float, models: list[str], subjects: list[str], lanes: int) -> None:
-    """Make the rows that are missing, until time is up."""
+def run(rows_file: Path, seconds: float, models: list[str], subjects: list[str]) -> None:
+    """Make the rows that are missing, until time is up: first those of candidates, then those of strategies."""
     end = time.time() + seconds
     rows = json.loads(rows_file.read_text()) if rows_file.exists() else []
     done = {(row["model"], row["subject"]) for row in rows}
-    batches = [[Work(model, subject) for subject in subjects if (model, subject) not in done] for model in models]
-    pending = [batch for batch in batches if batch]
-    lock = threading.Lock()
     base = Path(os.environ.get("TMPDIR", "/tmp"), "aitune-gpu-bench")
-
-    def lane(number: int) -> None:
-        while True:
-            with lock:
-                if not pending or end - time.time() < 20:
-                    return
-                batch = pending.pop(0)
-            found = _together(batch, base / str(number), end)
-            with lock:
-                rows.extend(found)
-                rows_file.write_text(json.dumps(rows, indent=1))
-
-    threads = [threading.Thread(target=lane, args=(number,)) for number in range(lanes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for strategies, share in ((False, 1.0 if not set(subjects) & set(STRATEGIES) else 0.65), (True, 1.0)):
+        works = [
+            Work(model, subject)
+            for model in models
+            for subject in subjects
+            if (subject in STRATEGIES) is strategies and (model, subject) not in done
+        ]
+        if works and end - time.time() > 20:
+            rows += _together(works, base, time.time() + share * (end - time.time()))
+            rows_file.write_text(json.dumps(rows, indent=1))
 
 
 def best(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -282,7 +275,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=550)
     parser.add_argument("--models", nargs="*")
     parser.add_argument("--subjects", nargs="*")
-    parser.add_argument("--lanes", type=int, default=1, help="models at once; more than one disturbs the figures")
     parser.add_argument("--report", action="store_true", help="write the table of the rows beside them")
     arguments = parser.parse_args()
     if arguments.child:
@@ -296,7 +288,7 @@ def main() -> None:
         from benchmarks.gpu_models import MODELS
 
         subjects = arguments.subjects or [*candidates(), *STRATEGIES]
-        run(arguments.rows, arguments.seconds, arguments.models or list(MODELS), subjects, arguments.lanes)
+        run(arguments.rows, arguments.seconds, arguments.models or list(MODELS), subjects)
 
 
 if __name__ == "__main__":

@@ -81,10 +81,8 @@ class TestTensorRT(OnCuda):
 
 
 class TestTensorRTAsGraphs(OnCuda):
-    precision = "float32"
-
     def make_backend(self):
-        return TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True, enable_tf32=False))
+        return TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True))
 
 
 class TestTensorRTByTracing(OnCuda):

@@ -52,7 +52,8 @@ class TensorRTBackendConfig(BackendConfig):
         compatibility_level: For which other GPUs the engine is to work: ``"none"``, ``"ampere_plus"`` or
             ``"same_compute_capability"``; None leaves it to the library.
         timing_cache: File in which measured kernel times are kept; None keeps none.
-        profiles: For which sizes kernels are chosen: a mode, or profiles of one's own.
+        profiles: For which sizes kernels are chosen: a mode, or profiles of one's own. TensorRT for RTX chooses
+            kernels by the sizes of each call, whatever the profiles.
         quantization_config: How to compute in fewer bits; None computes in the module's own dtype.
         enable_tf32: Whether float32 products may drop bits. TensorRT for RTX drops them in any case, so that its
             engines declare tf32.
@@ -128,6 +129,8 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
             raise BackendUnsupportedError(self.name, "quantization_config is not built yet in this version of aitune")
         profiles = input_ranges(job, self.config.profiles)
         trt = self._library()
+        if is_rtx(trt):  # crashes where there are several; its kernels are made for the sizes of a call when it runs
+            profiles = profiles[-1:]
         model = job.folder / _MODEL
         config = self.config
         routes = export_onnx(job, model, use_dynamo=config.use_dynamo, opset=config.opset_version, backend=self.name)
@@ -166,7 +169,7 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
         compiled = folder / _COMPILED
         plan = Plan(
             content=(folder / _PLAN).read_bytes(),
-            cache=compiled.read_bytes() if compiled.exists() else b"",
+            compiled=compiled.read_bytes() if compiled.exists() else b"",
             graph=job.graph,
             routes=artifact.routes,
             device=job.device,
@@ -181,7 +184,7 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
         except RuntimeError as error:
             raise BackendBuildError(self.name, str(error)) from error
         if not compiled.exists():
-            write_atomically(compiled, runner.compiled())
+            write_atomically(compiled, runner.compiled)
         facts = EngineFacts(precision=artifact.precision)
         if not self.config.use_cuda_graphs:
             return FunctionEngine(compile_call(job.graph, runner), facts, artifact, folder, runner.close)

@@ -26,7 +26,7 @@ class Plan:
 
     Attributes:
         content: The plan's bytes.
-        cache: What an earlier process compiled for it, empty for nothing.
+        compiled: What an earlier process compiled for it, empty for nothing.
         graph: The graph.
         routes: Where the graph's outputs come from.
         device: Where it runs.
@@ -34,7 +34,7 @@ class Plan:
     """
 
     content: Any
-    cache: bytes
+    compiled: bytes
     graph: GraphSpec
     routes: OutputRoutes
     device: torch.device
@@ -61,8 +61,9 @@ class TensorRTRunner:
     stream, on which TensorRT would wait for the device at each call; nothing waits on the host. The engine has one
     scratch memory, so calls follow each other on the device; any thread may call.
 
-    The first eight sizes get a context each, with kernels for just these sizes: a context whose sizes change gave
-    wrong values with such kernels (TensorRT for RTX 1.4). All other sizes share one, with kernels for any size.
+    The first eight sizes get a context each, with kernels for just these sizes: a context, or a cache of compiled
+    kernels, that had seen another size gave wrong values (TensorRT for RTX 1.4). All other sizes share a context with
+    kernels for any size.
 
     Args:
         trt: The library.
@@ -92,7 +93,7 @@ class TensorRTRunner:
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._lock = threading.Lock()
         self._scratch = torch.empty(engine.device_memory_size_v2, dtype=torch.uint8, device=plan.device)
-        self._cache: Any = None
+        self._compiled = plan.compiled
         self._forms: dict[tuple[Any, ...], _Form] = {}
         self._any_size: Any = None
         self._direct = plan.routes.direct
@@ -132,16 +133,17 @@ class TensorRTRunner:
                 self._done.record(stream)
         return self._output(made if self._direct else self._plan.routes.outputs(made, tensors))
 
+    @property
     def compiled(self) -> bytes:
-        """Return what was compiled for the calls so far, for a later process; empty where nothing is."""
-        return b"" if self._cache is None else bytes(self._cache.serialize())
+        """What was compiled before the first call, for a later process; empty where nothing is."""
+        return self._compiled
 
     def close(self) -> None:
         """Free the engine, once the device is done with it."""
         with self._lock:
             self._done.synchronize()
             self._forms.clear()
-            self._any_size = self._cache = self._engine = self._runtime = self._scratch = None  # type: ignore[assignment]
+            self._any_size = self._engine = self._runtime = self._scratch = None  # type: ignore[assignment]
 
     def _new_form(self, shapes: tuple[Any, ...], stream: torch.cuda.Stream) -> _Form:
         """Return a context for the sizes of a call: one of their own, or the one for any size."""
@@ -174,12 +176,13 @@ class TensorRTRunner:
             # Not LAZY, which compiles beside other calls: a graph that is captured meanwhile keeps the slow kernels.
             config.dynamic_shapes_kernel_specialization_strategy = kinds.NONE if any_size else kinds.EAGER
             config.set_execution_context_allocation_strategy(memory)
-            if self._cache is None:
-                self._cache = config.create_runtime_cache()
-                if self._plan.cache:
-                    self._cache.deserialize(self._plan.cache)
-            config.set_runtime_cache(self._cache)
+            cache = config.create_runtime_cache()
+            if self._compiled:
+                cache.deserialize(self._compiled)
+            config.set_runtime_cache(cache)
             context = self._engine.create_execution_context(config)
+            if context is not None and not self._compiled:
+                self._compiled = bytes(cache.serialize())
         else:
             context = self._engine.create_execution_context(memory)
         if context is None:
