@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_LONGEST_BUILD = 240.0  # seconds; then those that are built are measured without waiting for the others
 
 
 def candidates() -> dict[str, Callable[[], Any]]:
@@ -212,7 +213,7 @@ def _together(works: list[Work], folder: Path, end: float) -> list[dict[str, Any
         command = [sys.executable, "-m", "benchmarks.gpu", "--child", work.model, work.subject, str(folder)]
         with (folder / f"{names[work]}.log").open("w") as log:
             running[work] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    started, builds_until = time.time(), time.time() + (end - time.time()) * 0.5
+    started, builds_until = time.time(), time.time() + min(_LONGEST_BUILD, 0.6 * (end - time.time()))
     while running and time.time() < end:
         running = {work: process for work, process in running.items() if process.poll() is None}
         waiting = [work for work in running if not (folder / f"{names[work]}.built").exists()]
@@ -234,21 +235,28 @@ def _together(works: list[Work], folder: Path, end: float) -> list[dict[str, Any
     return rows
 
 
-def run(rows_file: Path, seconds: float, models: list[str], subjects: list[str]) -> None:
-    """Make the rows that are missing, until time is up: first those of candidates, then those of strategies."""
+def run(rows_file: Path, seconds: float, models: list[str], subjects: list[str], together: int) -> None:
+    """Make the rows that are missing, until time is up: those of candidates model by model, then those of strategies.
+
+    Args:
+        rows_file: Where the rows are; written to after each step.
+        seconds: Time for everything.
+        models: Names of models.
+        subjects: Names of candidates and strategies.
+        together: Models whose candidates are built at once: each takes a few gigabytes of memory.
+    """
     end = time.time() + seconds
     rows = json.loads(rows_file.read_text()) if rows_file.exists() else []
     done = {(row["model"], row["subject"]) for row in rows}
     base = Path(os.environ.get("TMPDIR", "/tmp"), "aitune-gpu-bench")
-    for strategies, share in ((False, 1.0 if not set(subjects) & set(STRATEGIES) else 0.65), (True, 1.0)):
-        works = [
-            Work(model, subject)
-            for model in models
-            for subject in subjects
-            if (subject in STRATEGIES) is strategies and (model, subject) not in done
-        ]
-        if works and end - time.time() > 20:
-            rows += _together(works, base, time.time() + share * (end - time.time()))
+    groups = [models[i : i + together] for i in range(0, len(models), together)]
+    steps = [(group, [one for one in subjects if one not in STRATEGIES]) for group in groups]
+    steps.append((models, [one for one in subjects if one in STRATEGIES]))
+    for number, (group, wanted) in enumerate(steps):
+        works = [Work(model, subject) for model in group for subject in wanted if (model, subject) not in done]
+        left = end - time.time()
+        if works and left > 30:
+            rows += _together(works, base / str(number), time.time() + left)
             rows_file.write_text(json.dumps(rows, indent=1))
 
 
@@ -275,6 +283,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=550)
     parser.add_argument("--models", nargs="*")
     parser.add_argument("--subjects", nargs="*")
+    parser.add_argument("--together", type=int, default=2, help="models whose candidates are built at once")
     parser.add_argument("--report", action="store_true", help="write the table of the rows beside them")
     arguments = parser.parse_args()
     if arguments.child:
@@ -288,7 +297,7 @@ def main() -> None:
         from benchmarks.gpu_models import MODELS
 
         subjects = arguments.subjects or [*candidates(), *STRATEGIES]
-        run(arguments.rows, arguments.seconds, arguments.models or list(MODELS), subjects)
+        run(arguments.rows, arguments.seconds, arguments.models or list(MODELS), subjects, arguments.together)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def test_what_does_not_suit_the_device_is_known_before_building(backend, reason,
         backend.build(linear_job)
 
 
-@pytest.mark.parametrize("backend", [TorchInductorAotBackend(), TorchAOBackend(TorchAOBackendConfig("int8wo"))])
+@pytest.mark.parametrize("backend", [TorchInductorAotBackend()])
 def test_what_is_not_built_yet_says_so(backend, linear_job, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", sys)
 
