@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_LEFT_OUT = "AITUNE_GPU_BENCHMARK_WITHOUT"
 _LONGEST_BUILD = 240.0  # seconds; then those that are built are measured without waiting for the others
 
 
@@ -39,7 +40,6 @@ def candidates() -> dict[str, Callable[[], Any]]:
         TorchEagerBackend,
         TorchEagerBackendConfig,
         TorchInductorAotBackend,
-        TorchInductorAotBackendConfig,
         TorchInductorJitBackend,
         TorchInductorJitBackendConfig,
         TorchTensorRTAotBackend,
@@ -54,7 +54,7 @@ def candidates() -> dict[str, Callable[[], Any]]:
         "inductor": TorchInductorJitBackend,
         "inductor-graphs": lambda: TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="reduce-overhead")),
         "inductor-max": lambda: TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="max-autotune")),
-        "inductor-aot": lambda: TorchInductorAotBackend(TorchInductorAotBackendConfig(use_cuda_graphs=True)),
+        "inductor-aot": TorchInductorAotBackend,
         "tensorrt": TensorRTBackend,
         "tensorrt-graphs": lambda: TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True)),
         "tensorrt-traced": lambda: TensorRTBackend(TensorRTBackendConfig(use_dynamo=False, use_cuda_graphs=True)),
@@ -115,6 +115,16 @@ class _Turn:
         self._stack.close()
 
 
+def _default_candidates(strategy: str) -> list[Any]:
+    import torch
+
+    from aitune.torch.backend.registry import default_backends
+
+    left_out = os.environ.get(_LEFT_OUT, "").split()
+    found = default_backends(strategy, torch.device("cuda"))
+    return [backend for backend in found if backend.name not in left_out]
+
+
 def _row(work: Work, folder: Path) -> dict[str, Any]:
     import torch
 
@@ -127,7 +137,7 @@ def _row(work: Work, folder: Path) -> dict[str, Any]:
     strategy = (
         ait.OneBackendStrategy(candidates()[work.subject]()).enable_performance_validation(False)
         if by_hand
-        else getattr(ait, work.subject)()
+        else getattr(ait, work.subject)(_default_candidates(work.subject))
     )
     handle = ait.Module(module, work.model, strategy.enable_find_max_batch_size(False))
     handle.enable_recording()
@@ -193,7 +203,8 @@ def _versions() -> dict[str, str]:
     for name in ("torch", "triton", "timm", "transformers", "diffusers", "torchao", "onnx"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-    for name in ("tensorrt_rtx", "tensorrt", "torch_tensorrt"):
+    names = ("tensorrt_rtx", "torch_tensorrt") if "tensorrt_rtx" in sys.modules else ("tensorrt", "torch_tensorrt")
+    for name in names:
         if name in sys.modules:
             found[name] = str(getattr(sys.modules[name], "__version__", "?"))
     return found
@@ -284,6 +295,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*")
     parser.add_argument("--subjects", nargs="*")
     parser.add_argument("--together", type=int, default=2, help="models whose candidates are built at once")
+    parser.add_argument("--without", nargs="*", default=[], help="backends that strategies are not to try")
     parser.add_argument("--report", action="store_true", help="write the table of the rows beside them")
     arguments = parser.parse_args()
     if arguments.child:
@@ -296,6 +308,7 @@ def main() -> None:
     else:
         from benchmarks.gpu_models import MODELS
 
+        os.environ[_LEFT_OUT] = " ".join(arguments.without)
         subjects = arguments.subjects or [*candidates(), *STRATEGIES]
         run(arguments.rows, arguments.seconds, arguments.models or list(MODELS), subjects, arguments.together)
 

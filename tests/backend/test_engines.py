@@ -15,6 +15,7 @@ from aitune.torch.backend import (
     OpenVINOBackend,
     TorchEagerBackend,
     TorchEagerBackendConfig,
+    TorchInductorAotBackend,
     TorchInductorJitBackend,
 )
 from aitune.torch.trial import PRECISIONS
@@ -25,9 +26,11 @@ BACKENDS = [
     ONNXRuntimeBackend(),
     ONNXRuntimeBackend(ONNXRuntimeBackendConfig(use_dynamo=False)),
     OpenVINOBackend(),
+    pytest.param(TorchInductorAotBackend(), marks=pytest.mark.slow),
     pytest.param(TorchInductorJitBackend(), marks=pytest.mark.slow),
 ]
 KEPT = [ONNXRuntimeBackend(), ONNXRuntimeBackend(ONNXRuntimeBackendConfig(use_dynamo=False)), OpenVINOBackend()]
+KEPT_IN_A_MINUTE = [*KEPT, pytest.param(TorchInductorAotBackend(), marks=pytest.mark.slow)]
 BOUND = {"float32": 1e-5, "bfloat16": 3e-2}
 
 
@@ -172,7 +175,7 @@ def test_facts_are_of_the_declared_kinds(engine, backend):
     assert pickle.loads(pickle.dumps(backend)) == backend
 
 
-@pytest.mark.parametrize("backend", KEPT, ids=str)
+@pytest.mark.parametrize("backend", KEPT_IN_A_MINUTE, ids=str)
 def test_a_saved_engine_loads_and_answers_the_same(engines, everything, backend, make_call, assert_same, tmp_path):
     engine = engines(backend)
     _, args, kwargs = make_call(3, 5)
@@ -181,7 +184,14 @@ def test_a_saved_engine_loads_and_answers_the_same(engines, everything, backend,
 
     assert loaded.precision == engine.precision
     assert_same(loaded.run(*args, **kwargs), engine.run(*args, **kwargs), 1e-6)
-    assert {path.suffix for path in (tmp_path / "kept").iterdir()} <= {".json", ".onnx", ".data", ".xml", ".bin"}
+    assert {path.suffix for path in (tmp_path / "kept").iterdir()} <= {
+        ".json",
+        ".onnx",
+        ".data",
+        ".xml",
+        ".bin",
+        ".pt2",
+    }
     loaded.save(tmp_path / "again")
     loaded.close()
     again = backend.load(everything, tmp_path / "again")
@@ -195,8 +205,8 @@ def test_a_saved_engine_loads_and_answers_the_same(engines, everything, backend,
     [
         lambda folder: (folder / "engine.json").unlink(),
         lambda folder: (folder / "engine.json").write_text("[]"),
-        lambda folder: (folder / "engine.json").write_text('{"format": 1}'),
-        lambda folder: _edit(folder, '"format": 1', '"format": 99'),
+        lambda folder: (folder / "engine.json").write_text('{"format": 2}'),
+        lambda folder: _edit(folder, '"format": 2', '"format": 99'),
         lambda folder: _edit(folder, '"backend": "', '"backend": "Other'),
         lambda folder: _edit(folder, '"model', '"../model'),
         lambda folder: [path.write_bytes(b"no model") for path in folder.iterdir() if path.suffix in (".onnx", ".xml")],

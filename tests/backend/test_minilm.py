@@ -7,6 +7,7 @@ from aitune.torch.backend import (
     ONNXRuntimeBackend,
     ONNXRuntimeBackendConfig,
     OpenVINOBackend,
+    TorchInductorAotBackend,
     TorchInductorJitBackend,
 )
 
@@ -14,6 +15,7 @@ BACKENDS = [
     pytest.param(ONNXRuntimeBackend(), marks=pytest.mark.slow),
     ONNXRuntimeBackend(ONNXRuntimeBackendConfig(use_dynamo=False)),
     OpenVINOBackend(),
+    pytest.param(TorchInductorAotBackend(), marks=pytest.mark.slow),
     pytest.param(TorchInductorJitBackend(), marks=pytest.mark.slow),
 ]
 

@@ -126,15 +126,6 @@ def test_what_does_not_suit_the_device_is_known_before_building(backend, reason,
         backend.build(linear_job)
 
 
-@pytest.mark.parametrize("backend", [TorchInductorAotBackend()])
-def test_what_is_not_built_yet_says_so(backend, linear_job, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchao", sys)
-
-    assert backend.unsuitable(linear_job) is None
-    with pytest.raises(BackendUnsupportedError, match="not built yet in this version"):
-        backend.build(linear_job)
-
-
 def test_default_candidates_begin_with_what_suits_the_device():
     cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
     cuda = default_backends("MaxThroughputStrategy", torch.device("cuda"))

@@ -105,3 +105,80 @@ def test_a_forward_that_writes_to_its_inputs_goes_on_doing_so(job_of, built):
     x = torch.zeros(4, 3).t()
     assert torch.equal(engine.run(x), torch.full((3, 4), 2.0))
     assert torch.equal(x, torch.ones(3, 4))
+
+
+@pytest.fixture
+def compiles():
+    """Tell how many graphs were compiled since the test began."""
+    counters = torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    return lambda: counters["unique_graphs"] - before
+
+
+@pytest.mark.slow
+def test_sizes_that_forward_turns_into_constants_narrow_the_engine(job_of, built, assert_same, compiles):
+    class Counted(nn.Module):
+        def forward(self, x):
+            return x * len([None] * x.shape[0])
+
+    module = Counted()
+    engine = built(JIT, job_of(module, call(1), call(7)))
+    assert dict(engine.ranges) == {"batch0": (7, 7)}
+    assert "would be compiled in a call" in engine.notes[0]
+    before = compiles()
+    x = torch.randn(7, 4)
+    assert_same(engine.run(x), module(x))
+    assert compiles() == before
+
+
+@pytest.mark.slow
+def test_without_dynamic_shapes_one_size_is_served(linear_job, built, assert_same, compiles):
+    engine = built(TorchInductorJitBackend(TorchInductorJitBackendConfig(dynamic=False)), linear_job)
+    assert dict(engine.ranges) == {"batch0": (4, 4)}
+    assert compiles() == 1
+    x = torch.randn(4, 4)
+    assert_same(engine.run(x), linear_job.module(x).detach())
+    assert compiles() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "default"},
+        {"mode": "reduce-overhead"},
+        {"mode": "max-autotune"},
+        {"mode": "max-autotune-no-cudagraphs"},
+        {"options": {"epilogue_fusion": False}},
+        {"dynamic": True},
+        {"fullgraph": True},
+    ],
+    ids=str,
+)
+def test_every_mode_runs_on_a_processor(linear_job, built, assert_same, options, compiles):
+    engine = built(TorchInductorJitBackend(TorchInductorJitBackendConfig(**options)), linear_job)
+    before = compiles()
+    for size in (1, 2, 3, 4):
+        x = torch.randn(size, 4)
+        first = engine.run(x)
+        kept = first.clone()
+        engine.run(torch.randn(size, 4))
+        assert torch.equal(first, kept)
+        assert_same(first, linear_job.module(x).detach())
+    assert compiles() == before
+    assert not engine.ranges
+
+
+@pytest.mark.slow
+def test_the_users_own_compiled_functions_stay_compiled(linear_job, built, compiles):
+    @torch.compile
+    def double(x):
+        return x * 2
+
+    double(torch.ones(3))
+    engine = built(JIT, linear_job)
+    engine.close()
+    before = compiles()
+    double(torch.ones(3))
+    assert compiles() == before

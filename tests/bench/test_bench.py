@@ -149,3 +149,49 @@ def test_a_trial_leaves_no_trace_in_module_and_process(bench_of, candidate, orig
     with unchanged_torch_state(), bench:
         bench.try_(candidate("quick", 0.5))
     assert all(torch.equal(value, before[name]) for name, value in original.state_dict().items())
+
+
+def small_batches_only(x):
+    if len(x) > 2:
+        raise RuntimeError("called outside its range")
+    return x * 2
+
+
+def large_batches_only(x):
+    if len(x) != 4:
+        raise RuntimeError("called outside its range")
+    return x * 2
+
+
+def test_an_engine_that_serves_a_part_of_the_range_is_tried_there_and_nowhere_else(bench_of, candidate):
+    backend = candidate("part", 0.5, answer=large_batches_only, ranges={"batch0": (4, 4)})
+    with bench_of(rules=Rules(find_batch_size=False)) as bench:
+        trial = bench.try_(backend)
+        assert trial.verdict is Verdict.accepted, trial.reason
+        assert "serves less than the graph" in trial.evidence
+        assert trial.batch_size == 4
+        assert trial.error is not None
+
+
+def test_a_wrong_answer_within_the_part_is_found(bench_of, candidate):
+    backend = candidate("part", 0.5, answer=lambda x: large_batches_only(x) * 1.01, ranges={"batch0": (4, 4)})
+    with bench_of(rules=Rules(find_batch_size=False)) as bench:
+        assert bench.try_(backend).verdict is Verdict.wrong
+
+
+def test_an_engine_that_serves_no_measured_call_is_unsupported(bench_of, candidate):
+    backend = candidate("part", 0.5, answer=small_batches_only, ranges={"batch0": (1, 2)})
+    with bench_of(rules=Rules(find_batch_size=False)) as bench:
+        trial = bench.try_(backend)
+    assert trial.verdict is Verdict.unsupported
+    assert trial.reason == "no call that is measured is among those that it serves: serves less than the graph"
+    assert backend.open_engines == 0
+
+
+def test_builders_are_told_the_batch_size_to_aim_at(bench_of):
+    seen = []
+    with bench_of(rules=Rules(find_batch_size=False, smallest=True)) as bench:
+        bench.try_(FunctionBackend(lambda job: seen.append(job.graph.batch_dim.opt)))
+    with bench_of(rules=Rules(find_batch_size=False)) as bench:
+        bench.try_(FunctionBackend(lambda job: seen.append(job.graph.batch_dim.opt)))
+    assert seen == [1, 4]

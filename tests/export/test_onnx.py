@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from aitune.exceptions import BackendUnsupportedError
-from aitune.torch.export.onnx import export_onnx
+from aitune.torch.export.onnx import _gather, export_onnx
 from aitune.torch.worker.quiet import process_state_kept
 
 onnx = pytest.importorskip("onnx")
@@ -19,7 +19,7 @@ def export(request, tmp_path):
     def write(job, opset=None):
         path = tmp_path / "sub" / "model.onnx"
         with process_state_kept(job.log):
-            routes = export_onnx(job, path, use_dynamo=request.param, opset=opset, backend="B")
+            routes = export_onnx(job, path, use_dynamo=request.param, opset=opset, backend="B").routes
         runtime = pytest.importorskip("onnxruntime")
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
@@ -121,3 +121,28 @@ def test_weights_lie_beside_the_model(job_of, export, tmp_path):
     names = {path.name for path in (tmp_path / "sub").iterdir()}
     assert names <= {"model.onnx", "model.onnx.data"}
     assert sum(path.stat().st_size for path in (tmp_path / "sub").iterdir()) > 512 * 64 * 4
+
+
+def test_weights_in_many_files_become_one(tmp_path):
+    part, path = tmp_path / "traced", tmp_path / "model.onnx"
+    part.mkdir()
+    random = np.random.default_rng(0)
+    arrays = [random.random((40, 40), dtype=np.float32) for _ in range(3)]
+    weights = [onnx.numpy_helper.from_array(array, f"w{i}") for i, array in enumerate(arrays)]
+    nodes = [onnx.helper.make_node("MatMul", ["x" if i == 0 else f"h{i}", f"w{i}"], [f"h{i + 1}"]) for i in range(3)]
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 40]) for name in ("x", "h3")]
+    graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save_model(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9),
+        str(part / path.name),
+        save_as_external_data=True,
+        all_tensors_to_one_file=False,
+        size_threshold=0,
+    )
+    assert len(list(part.iterdir())) == 4
+    _gather(part, path)
+
+    assert {file.name for file in tmp_path.iterdir()} == {"model.onnx", "model.onnx.data", "traced"}
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = random.random((1, 40), dtype=np.float32)
+    assert np.allclose(session.run(None, {"x": x})[0], x @ arrays[0] @ arrays[1] @ arrays[2], rtol=1e-4)

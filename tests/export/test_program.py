@@ -1,5 +1,7 @@
 """torch.export of a graph: for its whole range or not at all, and without leaving traces."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -36,11 +38,6 @@ class Net(nn.Module):
 class Branch(nn.Module):
     def forward(self, x):
         return x * 2 if x.shape[0] > 3 else x + 1
-
-
-class Fixed(nn.Module):
-    def forward(self, x):
-        return x.reshape(2, 4) + 1
 
 
 class Values(nn.Module):
@@ -101,16 +98,87 @@ def test_the_module_is_as_before(job_of):
     hook.remove()
 
 
-@pytest.mark.parametrize("module", [Branch(), Fixed()], ids=lambda m: type(m).__name__)
-def test_an_axis_that_cannot_vary_is_named(job_of, module):
-    sizes = (1, 8) if isinstance(module, Branch) else (2, 2)
+class Bounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.randn(6, 4))
+
+    def forward(self, x):
+        return x + self.table[: x.shape[0]]
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return x.reshape(x.shape[0] // 2, 8) + 1
+
+
+class Alike(nn.Module):
+    def forward(self, x, y):
+        return x + y if x.shape == y.shape else x
+
+
+class Needed(nn.Module):
+    def forward(self, x):
+        return x.repeat(4 // len(range(x.shape[0])), 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes", "narrowed"),
+    [
+        (Branch(), (1, 8), (4, 8)),  # the branch of the largest size, which is the one to aim at
+        (Bounded(), (1, 4, 6), None),
+        (Halved(), (2, 6), (6, 6)),
+        (Needed(), (1, 4), (4, 4)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_what_holds_for_a_part_of_the_range_is_exported_for_that_part(job_of, module, sizes, narrowed):
     job = job_of(module, *calls(*sizes))
-    if isinstance(module, Fixed):
-        job = job_of(nn.Identity(), *calls(1, 8))
-        object.__setattr__(job, "module", module)
-        object.__setattr__(job, "samples", tuple(s for s in job.samples if len(s.args[0]) == 1))
-    with pytest.raises(BackendUnsupportedError, match=r"B: batch0 \(axis 0 of x|input, 1 to 8\) cannot vary"):
-        export_program(job, "B")
+    exported = export_program(job, "B")
+    (low, high) = narrowed or (min(sizes), max(sizes))
+
+    assert dict(exported.narrowing.ranges) == ({"batch0": narrowed} if narrowed else {})
+    assert bool(exported.narrowing.notes) == bool(narrowed)
+    for size in range(low, high + 1):
+        x = torch.randn(size, 4)
+        assert torch.allclose(exported.program.module()(x)[0], module(x), atol=1e-6)
+
+
+def test_a_narrowing_says_which_axis_and_why(job_of):
+    exported = export_program(job_of(Branch(), *calls(1, 8)), "B")
+
+    (note,) = exported.narrowing.notes
+    assert note.startswith("serves batch0 (axis 0 of x, 1 to 8) from 4 to 8 only: torch.export suggests")
+
+
+def test_a_declared_range_beyond_what_the_module_holds_for_is_narrowed(job_of):
+    job = job_of(Bounded(), *calls(1, 4))
+    wide = replace(job, graph=job.graph.with_batch_up_to(100).aimed_at(5))
+
+    assert dict(export_program(wide, "B").narrowing.ranges) == {"batch0": (1, 6)}
+
+
+def test_the_size_to_aim_at_decides_which_part_is_kept(job_of):
+    job = job_of(Branch(), *calls(1, 8))
+    low = replace(job, graph=job.graph.aimed_at(2))
+
+    assert dict(export_program(low, "B").narrowing.ranges) == {"batch0": (1, 3)}
+
+
+def test_axes_that_depend_on_each_other_become_static(job_of):
+    def call(x, y):
+        return (torch.randn(x, 4), torch.randn(y, 4)), {}
+
+    exported = export_program(job_of(Alike(), call(2, 2), call(6, 6), call(6, 3)), "B")
+
+    assert exported.narrowing.ranges
+    x, y = (torch.randn(*(int(n) for n in spec.shape)) for spec in _static(exported, job_of, call))
+    assert torch.allclose(exported.program.module()(x, y)[0], Alike()(x, y))
+
+
+def _static(exported, job_of, call):
+    graph = job_of(Alike(), call(2, 2), call(6, 6), call(6, 3)).graph.narrowed(dict(exported.narrowing.ranges))
+    return graph.inputs.tensors
 
 
 @pytest.mark.parametrize(

@@ -387,3 +387,13 @@ def test_tensors_that_are_plain_attributes_are_watched(recorded, install, engine
     assert model(X) == "engine"
     model.table.mul_(2)
     assert torch.is_tensor(model(X))
+
+
+def test_an_engine_that_serves_a_part_of_the_range_gets_that_part(model, recorded, install, engine_of):
+    (graph,) = recorded(model, [(batch, (torch.ones(batch, 3),), {}) for batch in (1, 6)])
+    engine = engine_of(lambda *args, **kwargs: "engine")
+    engine.ranges = {"batch0": (2, 4)}
+    dispatcher = install(model, (graph, engine))
+    answers = [isinstance(model(torch.ones(size, 3)), str) for size in range(1, 7)]
+    assert answers == [False, True, True, True, False, False]
+    assert sum(dispatcher.stats.fallbacks.values()) == 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aitune.torch.backend import Backend, BackendConfig, Engine
@@ -24,12 +24,14 @@ class FunctionBackendConfig(BackendConfig):
         precision: What its engines declare to compute in.
         reentrant: As ``Engine.reentrant``.
         live_weights: As ``Engine.live_weights``.
+        ranges: As ``Engine.ranges``.
     """
 
     label: str = ""
     precision: Precision = "float32"
     reentrant: bool = True
     live_weights: bool = False
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class FunctionBackend(Backend[FunctionBackendConfig]):
@@ -82,6 +84,8 @@ class _FunctionEngine(Engine):
         self.precision = backend.config.precision
         self.reentrant = backend.config.reentrant
         self.live_weights = backend.config.live_weights
+        self.ranges = backend.config.ranges
+        self.notes = ("serves less than the graph",) if self.ranges else ()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Replaced on every instance by the function itself."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from aitune.exceptions import BackendBuildError
 from aitune.torch.export.flat import OutputRoutes
+from aitune.torch.export.narrowing import WHOLE, Narrowing
 from aitune.torch.trial import PRECISIONS, Precision
 
 __all__ = ["Artifact"]
 
 _FILE = "engine.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,16 @@ class Artifact:
         files: Names of the files within the folder.
         routes: Where the outputs of the graph come from.
         precision: What the engine computes in.
+        narrowing: The part of the graph that it serves.
+        extra: What else the backend has to know: text, numbers, lists.
     """
 
     backend: str
     files: tuple[str, ...]
     routes: OutputRoutes
     precision: Precision
+    narrowing: Narrowing = WHOLE
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def copy(self, source: Path, target: Path) -> None:
         """Write the files and this note into another folder.
@@ -56,6 +62,9 @@ class Artifact:
             "files": list(self.files),
             "outputs": [list(source) for source in self.routes.sources],
             "precision": self.precision,
+            "ranges": dict(self.narrowing.ranges),
+            "notes": list(self.narrowing.notes),
+            "extra": dict(self.extra),
         }
         (folder / _FILE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
@@ -73,9 +82,14 @@ class Artifact:
                 tuple(str(name) for name in record["files"]),
                 OutputRoutes(tuple((str(kind), int(index)) for kind, index in record["outputs"])),
                 cast("Precision", record["precision"]),
+                Narrowing(
+                    tuple((str(name), (int(low), int(high))) for name, (low, high) in record["ranges"].items()),
+                    tuple(str(note) for note in record["notes"]),
+                ),
+                dict(record["extra"]),
             )
             usable = record["format"] == _FORMAT and artifact.backend == backend and artifact._is_plain()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BackendBuildError(backend, f"the engine's files cannot be used: {error}") from error
         if not usable:
             raise BackendBuildError(backend, "the engine's files are those of another backend or version")

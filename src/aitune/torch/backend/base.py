@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -62,7 +64,9 @@ class Engine(ABC):
         live_weights: Whether it reads the module's parameters at each call, so that changed weights are
             followed.
         own_errors: Whether what :meth:`run` raises is the module's own exception, to be passed to the caller.
-        notes: What a reader of the result should know of how it was built, such as an option that could not be had.
+        ranges: Smallest and largest size by the name of a dimension, where the engine serves less than the graph
+            that it was built for. Calls outside never arrive; it is checked and measured on those inside.
+        notes: What a reader of its trial should know, such as why it serves less.
     """
 
     precision: Precision = "float32"
@@ -70,6 +74,7 @@ class Engine(ABC):
     keeps_module: bool = False
     live_weights: bool = False
     own_errors: bool = False
+    ranges: Mapping[str, tuple[int, int]] = MappingProxyType({})
     notes: tuple[str, ...] = ()
 
     @abstractmethod

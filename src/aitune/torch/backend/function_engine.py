@@ -9,6 +9,7 @@ from typing import Any
 
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.base import Engine
+from aitune.torch.export.narrowing import WHOLE, Narrowing
 from aitune.torch.trial import Precision
 
 __all__ = ["EngineFacts", "FunctionEngine"]
@@ -24,6 +25,7 @@ class EngineFacts:
     live_weights: bool = False
     own_errors: bool = False
     notes: tuple[str, ...] = ()
+    narrowing: Narrowing = WHOLE
 
 
 class FunctionEngine(Engine):
@@ -50,7 +52,8 @@ class FunctionEngine(Engine):
         self.keeps_module = facts.keeps_module
         self.live_weights = facts.live_weights
         self.own_errors = facts.own_errors
-        self.notes = facts.notes
+        self.ranges = dict(facts.narrowing.ranges)
+        self.notes = (*facts.notes, *facts.narrowing.notes)
         self._artifact = artifact
         self._on_close = on_close
         self._folder = folder

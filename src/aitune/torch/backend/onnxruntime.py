@@ -127,7 +127,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         require(self, job)
         if job.device.type != "cpu":
             raise BackendUnsupportedError(self.name, f"on {job.device.type} it comes with the GPU backends")
-        routes = export_onnx(
+        exported = export_onnx(
             job,
             job.folder / _MODEL,
             use_dynamo=self.config.use_dynamo,
@@ -135,7 +135,8 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
             backend=self.name,
         )
         files = tuple(name for name in (_MODEL, f"{_MODEL}.data") if (job.folder / name).exists())
-        return self._engine(job, job.folder, Artifact(self.name, files, routes, module_precision(job)))
+        artifact = Artifact(self.name, files, exported.routes, module_precision(job), exported.narrowing)
+        return self._engine(job, job.folder, artifact)
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`."""
@@ -149,7 +150,8 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         session = self._session(folder / artifact.files[0], self._provider_for(job))
         call = _call_of(session, job.graph, artifact.routes)
         # Sessions may be run by any number of threads at once.
-        return FunctionEngine(call, EngineFacts(precision=artifact.precision), artifact, folder)
+        facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
+        return FunctionEngine(call, facts, artifact, folder)
 
     def _session(self, path: Path, provider: ONNXExecutionProvider) -> Any:
         import onnxruntime

@@ -91,7 +91,8 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         job.folder.mkdir(parents=True, exist_ok=True)
         self._convert(openvino, exported, job.folder / _MODEL)
         precision = lowest((module_precision(job), _PRECISIONS[self.config.precision]))
-        return self._engine(job, job.folder, Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision))
+        artifact = Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision, exported.narrowing)
+        return self._engine(job, job.folder, artifact)
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`."""
@@ -135,7 +136,8 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
                 f"this processor computes in {used.get_type_name()}, not in {self.config.precision}",
             )
         call = compile_call(job.graph, _executor(openvino, compiled, job.graph, artifact.routes))
-        return FunctionEngine(call, EngineFacts(precision=artifact.precision), artifact, folder)
+        facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
+        return FunctionEngine(call, facts, artifact, folder)
 
 
 def _executor(

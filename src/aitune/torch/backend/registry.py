@@ -60,7 +60,7 @@ _CUDA_FIRST: tuple[_Recipe, ...] = (
     ("TorchEagerBackend", _GRAPHS),
     ("TorchTensorRTAotBackend", _GRAPHS),
     ("TorchTensorRTJitBackend", _GRAPHS),
-    ("TorchInductorAotBackend", _GRAPHS),
+    ("TorchInductorAotBackend", {}),
     ("ONNXRuntimeBackend", {}),
     ("OpenVINOBackend", {}),
 )
@@ -70,7 +70,7 @@ _CUDA_ALL: tuple[_Recipe, ...] = (
     ("TorchInductorJitBackend", {"mode": "reduce-overhead"}),
     ("TorchTensorRTAotBackend", _GRAPHS),
     ("TorchTensorRTJitBackend", _GRAPHS),
-    ("TorchInductorAotBackend", _GRAPHS),
+    ("TorchInductorAotBackend", {}),
     ("ONNXRuntimeBackend", {}),
     ("OpenVINOBackend", {}),
 )

@@ -1,17 +1,36 @@
-"""A shared library compiled ahead of time by Inductor (AOTInductor). Options only in this version."""
+"""A shared library compiled ahead of time by Inductor (AOTInductor), called without a layer of Python in between."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from aitune.exceptions import BackendUnsupportedError
+import torch
+
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.precision import module_precision
+from aitune.torch.backend.processor import Processor
 from aitune.torch.backend.validation import check_bool, check_options
+from aitune.torch.export.flat import OutputRoutes, flat_inputs
+from aitune.torch.export.program import ExportedGraph, export_program
+from aitune.torch.graph.accessor import compile_call, compile_output
+from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
 __all__ = ["TorchInductorAotBackend", "TorchInductorAotBackendConfig"]
+
+_PACKAGE = "model.pt2"
+_SCRATCH = "compile"
+_ALIGNMENT = 16  # bytes; kernels for cuda are compiled for inputs that begin at a multiple of it
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,10 @@ class TorchInductorAotBackendConfig(BackendConfig):
 
 
 class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
-    """Compiles the exported graph to native code once; later processes load it."""
+    """Compiles the exported graph to native code once. Engines can be kept; they hold the weights.
+
+    A package is a shared library: loading it runs its code, so that only packages of one's own may be loaded.
+    """
 
     config_class = TorchInductorAotBackendConfig
     devices = ("cpu", "cuda")
@@ -48,10 +70,167 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         return super().unsuitable(job)
 
     def build(self, job: Job) -> Engine:
-        """Refuse: engines of this backend are not built yet.
+        """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
 
         Raises:
-            BackendUnsupportedError: Always, with the reason.
+            BackendUnsupportedError: If there is no C++ compiler, the module cannot be exported, or CUDA graphs are
+                asked for.
+            BackendBuildError: If Inductor or the compiler fails.
+            AITuneUserInputError: If Inductor has no setting of a given name.
         """
         require(self, job)
-        raise BackendUnsupportedError(self.name, "not built yet in this version of aitune")
+        if self.config.use_cuda_graphs:
+            raise BackendUnsupportedError(self.name, "use_cuda_graphs comes with the GPU backends")
+        self._need_compiler()
+        exported = export_program(job, self.name)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        self._compile(job, exported)
+        artifact = Artifact(
+            self.name,
+            (_PACKAGE,),
+            exported.routes,
+            module_precision(job),
+            exported.narrowing,
+            {"processor": Processor.here().record(), "torch": torch.__version__},
+        )
+        del exported  # and with it everything that was traced
+        run = _load(job.folder / _PACKAGE)
+        inputs = flat_inputs(job.narrowed(dict(artifact.narrowing.ranges)))
+        copied = _shared_outputs(run, inputs)
+        artifact = replace(artifact, extra={**artifact.extra, "copied": copied})
+        return _engine(run, job.graph, artifact, job.folder)
+
+    def load(self, job: Job, folder: Path) -> Engine:
+        """Make an engine from saved files; see :meth:`Backend.load`. Runs native code from them.
+
+        Raises:
+            BackendBuildError: If the files are damaged, or were made for another processor or version of torch.
+        """
+        require(self, job)
+        artifact = Artifact.read(folder, self.name)
+        self._check_origin(artifact)
+        try:
+            run = _load(folder / artifact.files[0])
+        except Exception as error:
+            raise BackendBuildError(self.name, f"the package cannot be loaded: {_first_line(error)}") from error
+        return _engine(run, job.graph, artifact, folder)
+
+    def _compile(self, job: Job, exported: ExportedGraph) -> None:
+        import torch._inductor
+        import torch._inductor.config
+
+        unknown = set(self.config.inductor_configs or {}) - set(torch._inductor.list_options())
+        if unknown:
+            names = ", ".join(sorted(unknown))
+            raise AITuneUserInputError(f"TorchInductorAotBackendConfig: inductor_configs: Inductor has no {names}")
+        freezing = self.config.freezing if self.config.freezing is not None else job.device.type == "cpu"
+        scratch = job.folder / _SCRATCH
+        try:
+            # A folder of its own for sources and libraries: else they stay in Inductor's cache, one for each build.
+            with torch._inductor.config.patch({"aot_inductor.output_path": str(scratch)}), torch.no_grad():
+                torch._inductor.aoti_compile_and_package(
+                    exported.program,
+                    package_path=str(job.folder / _PACKAGE),
+                    inductor_configs={"freezing": freezing, **(self.config.inductor_configs or {})},
+                )
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:
+            raise BackendBuildError(self.name, f"AOTInductor fails: {_first_line(error)}") from error
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _need_compiler(self) -> None:
+        """Refuse where the compiler that Inductor would call is not there."""
+        name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        if shutil.which(name) is None:
+            hint = "install one (such as the package g++), or name one in the environment variable CXX"
+            raise BackendUnsupportedError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
+
+    def _check_origin(self, artifact: Artifact) -> None:
+        made_by = artifact.extra.get("torch")
+        if made_by != torch.__version__:
+            raise BackendBuildError(
+                self.name, f"the package was compiled for torch {made_by}, here is {torch.__version__}; build it anew"
+            )
+        lacking = Processor.here().lacks(artifact.extra.get("processor"))
+        if lacking:
+            raise BackendBuildError(
+                self.name, f"the package was compiled for another processor: {lacking}; build it anew"
+            )
+
+
+Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+"""Takes the input tensors, which it may drop from the list, and returns the computed ones."""
+
+
+def _load(package: Path) -> Run:
+    """Load a package, and return the call of its library: a tenth of the cost of the public callable's."""
+    import torch._inductor
+
+    loader = torch._inductor.aoti_load_package(str(package)).loader
+    run: Run = loader.boxed_run
+    return run
+
+
+def _engine(run: Run, graph: GraphSpec, artifact: Artifact, folder: Path) -> Engine:
+    device = graph.inputs.tensors[0].device.type if graph.inputs.tensors else "cpu"
+    given = _aligned if device == "cuda" else _plain
+    execute = _executor(run, graph, artifact.routes, tuple(artifact.extra.get("copied", ())), given)
+    # The library takes the calls of several threads one after the other by itself.
+    facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
+    return FunctionEngine(compile_call(graph, execute), facts, artifact, folder)
+
+
+def _executor(
+    run: Run,
+    graph: GraphSpec,
+    routes: OutputRoutes,
+    copied: tuple[int, ...],
+    given: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[tuple[torch.Tensor, ...]], Any]:
+    output = compile_output(graph)
+
+    def execute(tensors: tuple[torch.Tensor, ...]) -> Any:
+        return output(run([given(tensor) for tensor in tensors]))
+
+    def execute_routed(tensors: tuple[torch.Tensor, ...]) -> Any:
+        results = run([given(tensor) for tensor in tensors])
+        for index in copied:
+            results[index] = results[index].clone()
+        return output(routes.outputs(results, tensors))
+
+    return execute if routes.direct and not copied else execute_routed
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as the library was compiled for: contiguous, and nothing left to compute."""
+    return tensor.resolve_neg().contiguous()
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.resolve_neg().contiguous()
+    return tensor if tensor.data_ptr() % _ALIGNMENT == 0 else tensor.clone()
+
+
+def _shared_outputs(run: Run, inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Return which outputs share memory with an input or with the same output of another call.
+
+    Those are constants of the library, which a caller could overwrite, and views of inputs.
+    """
+    first, second = run(list(inputs)), run(list(inputs))
+    taken = {_memory(tensor) for tensor in inputs}
+    return [
+        index
+        for index, (one, other) in enumerate(zip(first, second, strict=True))
+        if one.numel() and (_memory(one) == _memory(other) or _memory(one) in taken)
+    ]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

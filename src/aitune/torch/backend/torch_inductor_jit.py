@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +12,16 @@ import torch
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
-from aitune.torch.backend.compiled_call import Compilation, compile_ahead, engine_of
+from aitune.torch.backend.compiled import WITHOUT_GRAPHS, compiled_forward, engine_of, under_autocast, warmed_up
 from aitune.torch.backend.function_engine import EngineFacts
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.validation import check_autocast, check_bool, check_choice, check_options
+from aitune.torch.export.narrowing import Narrowing
 from aitune.torch.graph.job import Job
 
 __all__ = ["TorchInductorJitBackend", "TorchInductorJitBackendConfig"]
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-# torch's own CUDA graphs hand out memory that the next call writes to, in one thread only. Ours take their place.
-_WITHOUT_GRAPHS: dict[str | None, str | None] = {"reduce-overhead": None, "max-autotune": "max-autotune-no-cudagraphs"}
 _GRAPHS_OPTION = "triton.cudagraphs"
 
 
@@ -77,22 +77,11 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
             BackendBuildError: If torch.compile fails.
         """
         require(self, job)
-        config, dtype = self.config, None
-        precision = module_precision(job)
-        if config.autocast_enabled:
-            dtype = config.autocast_dtype or torch.get_autocast_dtype(job.device.type)
-            precision = lowest((precision, precision_of(dtype)))
-        graphs = job.device.type == "cuda" and _wants_graphs(config)
-        mode, options = config.mode, config.options
-        if graphs:
-            mode = _WITHOUT_GRAPHS.get(mode, mode)
-            options = None if options is None else {**options, _GRAPHS_OPTION: False}
-        how = Compilation(
-            fullgraph=config.fullgraph, dynamic=config.dynamic, mode=mode, options=options, autocast=dtype
-        )
-        execute = compile_ahead(job, how, self.name, self._freezing)
-        facts = EngineFacts(precision=precision, keeps_module=True, live_weights=not config.freezing)
-        return engine_of(job, execute, facts, cuda_graphs=graphs)
+        graphs = job.device.type == "cuda" and _wants_graphs(self.config)
+        compiled = _compiled(job, self.config, graphs=graphs)
+        with self._freezing():
+            execute, narrowing = warmed_up(job, compiled, job.module, dynamic=self.config.dynamic, backend=self.name)
+        return engine_of(job, execute, _facts(job, self.config, narrowing), job.module, cuda_graphs=graphs)
 
     def _freezing(self) -> contextlib.AbstractContextManager[Any]:
         if not self.config.freezing:
@@ -105,4 +94,31 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
 
 
 def _wants_graphs(config: TorchInductorJitBackendConfig) -> bool:
-    return config.mode in _WITHOUT_GRAPHS or bool((config.options or {}).get(_GRAPHS_OPTION))
+    return config.mode in WITHOUT_GRAPHS or bool((config.options or {}).get(_GRAPHS_OPTION))
+
+
+def _compiled(job: Job, config: TorchInductorJitBackendConfig, *, graphs: bool) -> Callable[..., Any]:
+    """Return a function of the graph's tensors that compiles when it is called; without torch's own CUDA graphs."""
+    mode, options = config.mode, config.options
+    if graphs:
+        mode = WITHOUT_GRAPHS.get(mode, mode)
+        options = None if options is None else {**options, _GRAPHS_OPTION: False}
+    compiled = compiled_forward(
+        job,
+        job.forward,
+        fullgraph=config.fullgraph,
+        dynamic=config.dynamic,
+        mode=mode,
+        options=options,
+    )
+    if config.autocast_enabled:
+        compiled = under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
+    return compiled
+
+
+def _facts(job: Job, config: TorchInductorJitBackendConfig, narrowing: Narrowing) -> EngineFacts:
+    precision = module_precision(job)
+    if config.autocast_enabled:
+        dtype = config.autocast_dtype or torch.get_autocast_dtype(job.device.type)
+        precision = lowest((precision, precision_of(dtype)))
+    return EngineFacts(precision=precision, keeps_module=True, live_weights=not config.freezing, narrowing=narrowing)

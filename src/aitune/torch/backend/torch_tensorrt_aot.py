@@ -68,7 +68,8 @@ class TorchTensorRTAotBackend(Backend[TorchTensorRTAotBackendConfig]):
             raise BackendUnsupportedError(self.name, f"torch_tensorrt cannot be loaded here: {error}") from error
         exported = export_program(job, self.name)
         settings = self.config.compile_config.settings
-        inputs = [_input(torch_tensorrt, spec) for spec in job.graph.inputs.tensors]
+        part = job.narrowed(dict(exported.narrowing.ranges))
+        inputs = [_input(torch_tensorrt, spec) for spec in part.graph.inputs.tensors]
         try:
             with torch.cuda.device(job.device), torch.no_grad():
                 compiled = torch_tensorrt.dynamo.compile(exported.program, arg_inputs=inputs, **settings)
@@ -78,11 +79,11 @@ class TorchTensorRTAotBackend(Backend[TorchTensorRTAotBackendConfig]):
         precision = module_precision(job)
         if precision == "float32" and not self.config.compile_config.disable_tf32:
             precision = "tf32"
-        facts = EngineFacts(precision=precision, reentrant=False)
+        facts = EngineFacts(precision=precision, reentrant=False, narrowing=exported.narrowing)
         if not self.config.use_cuda_graphs:
             return FunctionEngine(compile_call(job.graph, execute), facts)
         graphs = CudaGraphs(execute, job.graph, alone=True)
-        problem = graphs.prepare([flat_call(job, sample) for sample in job.samples])
+        problem = graphs.prepare([flat_call(job, sample) for sample in part.samples])
         facts = replace(facts, notes=() if problem is None else (problem,))
         return FunctionEngine(compile_call(job.graph, graphs), facts, on_close=graphs.close)
 

@@ -10,7 +10,7 @@ import torch
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
-from aitune.torch.backend.compiled_call import Compilation, compile_ahead, engine_of
+from aitune.torch.backend.compiled import compiled_forward, engine_of, under_autocast, warmed_up
 from aitune.torch.backend.function_engine import EngineFacts
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.torch_tensorrt_config import TorchTensorRTConfig
@@ -76,14 +76,17 @@ class TorchTensorRTJitBackend(Backend[TorchTensorRTJitBackendConfig]):
         if config.autocast_enabled:
             dtype = config.autocast_dtype or torch.get_autocast_dtype(job.device.type)
             precision = lowest((precision, precision_of(dtype)))
-        how = Compilation(
+        compiled = compiled_forward(
+            job,
+            job.forward,
             backend="torch_tensorrt",
             fullgraph=config.fullgraph,
             dynamic=config.dynamic,
             options=config.compile_config.settings,
-            autocast=dtype,
         )
-        execute = compile_ahead(job, how, self.name)
+        if dtype is not None:
+            compiled = under_autocast(compiled, job.graph, job.device.type, dtype)
+        execute, narrowing = warmed_up(job, compiled, job.module, dynamic=config.dynamic, backend=self.name)
         # Its engines hold the weights as they were.
-        facts = EngineFacts(precision=precision, keeps_module=True)
-        return engine_of(job, execute, facts, cuda_graphs=config.use_cuda_graphs)
+        facts = EngineFacts(precision=precision, keeps_module=True, narrowing=narrowing)
+        return engine_of(job, execute, facts, job.module, cuda_graphs=config.use_cuda_graphs)

@@ -230,7 +230,6 @@ class Bench:
                 build_seconds=built.seconds,
                 memory_bytes=built.memory_bytes,
                 log_path=str(job.log) if job.log.exists() and job.log.stat().st_size else None,
-                evidence=engine.notes,
             )
             trial, error = self._prove(trial, backend, engine)
             kept = trial.accepted
@@ -245,21 +244,25 @@ class Bench:
 
     def _prove(self, trial: Trial, backend: Backend[Any], engine: Engine) -> tuple[Trial, Exception | None]:
         """Check the engine's values and measure it; the engine is entered if it holds."""
-        if self.rules.correctness:
-            proof = self._proof
+        trial = replace(trial, evidence=(*trial.evidence, *engine.notes))
+        workload = self._workload.within(self.graph, engine.ranges)
+        if not workload.samples:
+            return _failed(trial, _measured_elsewhere(trial.backend, engine))
+        proof = self._proof_for(engine) if self.rules.correctness else None
+        if proof is not None:
             self._stage(trial.backend, "check")
             trial, error = proof.judge(trial, engine)
             if error is not None:
                 return trial, error
         self._stage(trial.backend, "measure")
         path = self._tools.route(self.graph, engine)
-        watch = self._proof.watch(engine, self._workload) if self.rules.correctness else None
-        timing = self._race(path.call, self._tools.original, watch.observe if watch is not None else None)
+        watch = proof.watch(engine, workload) if proof is not None else None
+        observe = watch.observe if watch is not None else None
+        timing = self._race(path.call, self._tools.original, observe, workload)
         unserved = _unserved(trial.backend, path.fallbacks())
         if unserved is not None:
-            failed = failed_trial(trial.backend, unserved, seconds=trial.build_seconds)
-            return replace(trial, verdict=failed.verdict, reason=failed.reason), unserved
-        trial = self._timed(trial, timing)
+            return _failed(trial, unserved)
+        trial = self._timed(trial, timing, workload)
         if trial.accepted and watch is not None:
             trial, error = watch.finish(trial)
             if error is not None:
@@ -269,7 +272,13 @@ class Bench:
             self._entrants[id(trial)] = entrant
         return trial, None
 
-    def _timed(self, trial: Trial, timing: PairedTiming) -> Trial:
+    def _proof_for(self, engine: Engine) -> Proof:
+        """Return the questions for an engine: those within what it serves."""
+        if not engine.ranges:
+            return self._proof
+        return Proof.prepare(self.job.narrowed(engine.ranges), self.rules.check, self._tools.seed)
+
+    def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
         verdict, reason = trial.verdict, trial.reason
         if self.rules.performance and timing.outcome != "faster":
             verdict = Verdict.slower if timing.outcome == "not_faster" else Verdict.undecided
@@ -281,9 +290,9 @@ class Bench:
             speedup=timing.speedup,
             speedup_low=timing.low,
             speedup_high=timing.high,
-            latency_ms=self._workload.latency(timing.candidate_seconds) * 1e3,
-            throughput=self._workload.throughput(timing.candidate_seconds),
-            batch_size=self._workload.batch_size,
+            latency_ms=workload.latency(timing.candidate_seconds) * 1e3,
+            throughput=workload.throughput(timing.candidate_seconds),
+            batch_size=workload.batch_size,
             evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
         )
 
@@ -292,17 +301,29 @@ class Bench:
         candidate: Callable[..., Any],
         baseline: Callable[..., Any],
         observe: Callable[[Any], None] | None = None,
+        workload: Workload | None = None,
     ) -> PairedTiming:
-        """Time two call paths on the workload."""
+        """Time two call paths on a workload; None for that of the graph."""
+        workload = workload or self._workload
         with no_trace(self.job.module), torch.no_grad():
             return compare(
-                self._workload.passes(candidate),
-                self._workload.passes(baseline),
+                workload.passes(candidate),
+                workload.passes(baseline),
                 stopwatch=self._tools.stopwatch,
                 config=self.rules.profiling,
                 min_gain=self.rules.min_speedup_ratio,
                 observe=observe,
             )
+
+
+def _failed(trial: Trial, error: BackendError) -> tuple[Trial, Exception]:
+    failed = failed_trial(trial.backend, error, seconds=trial.build_seconds)
+    return replace(trial, verdict=failed.verdict, reason=failed.reason), error
+
+
+def _measured_elsewhere(backend: str, engine: Engine) -> BackendError:
+    notes = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
+    return BackendUnsupportedError(backend, f"no call that is measured is among those that it serves: {notes}")
 
 
 def _unserved(backend: str, fallbacks: Mapping[str, int]) -> BackendError | None:

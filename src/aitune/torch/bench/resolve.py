@@ -38,7 +38,8 @@ class Resolved:
     """Where speed is measured.
 
     Attributes:
-        job: The job, the batch range of its graph widened to the batch size where that is larger.
+        job: The job, the batch range of its graph widened to the batch size where that is larger, and that size the
+            one to optimise for.
         batch_size: The batch size; None for a graph without a batch axis.
         notes: How it was found.
     """
@@ -60,6 +61,13 @@ def resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Sto
         original: The call to measure.
         stopwatch: How time is read.
     """
+    found = _resolve(job, rules, original, stopwatch)
+    if found.batch_size is None:
+        return found
+    return replace(found, job=replace(found.job, graph=found.job.graph.aimed_at(found.batch_size)))
+
+
+def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: Stopwatch) -> Resolved:
     batch, seen = job.graph.batch_dim, sizes_seen(job.graph, job.samples)
     if batch is None or not seen:
         return Resolved(job, None)

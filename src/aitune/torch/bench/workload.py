@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,12 @@ class Workload:
             tensors = graph.input_tensors(resized.args, resized.kwargs)
             distinct.setdefault(tuple(tensor.shape for tensor in tensors), resized)
         return cls(tuple(distinct.values()), batch_size)
+
+    def within(self, graph: GraphSpec, ranges: Mapping[str, tuple[int, int]]) -> Workload:
+        """Return the calls whose sizes lie within smaller ranges; there may be none."""
+        if not ranges:
+            return self
+        return Workload(tuple(one for one in self.samples if graph.lies_within(one, ranges)), self.batch_size)
 
     def passes(self, call: Callable[..., Any]) -> Callable[[], list[Any]]:
         """Return a function that makes every call once, through ``call``, and returns the outputs in order."""

@@ -10,7 +10,15 @@ import torch
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
 
-__all__ = ["FlatForward", "OutputRoutes", "flat_call", "flat_inputs", "input_name", "output_name"]
+__all__ = [
+    "FlatForward",
+    "OutputRoutes",
+    "flat_call",
+    "flat_inputs",
+    "input_name",
+    "inputs_to_aim_at",
+    "output_name",
+]
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,19 @@ def flat_inputs(job: Job) -> tuple[torch.Tensor, ...]:
 def flat_call(job: Job, sample: Sample) -> tuple[torch.Tensor, ...]:
     """Return copies of the tensors of a recorded call, in the order of the graph's inputs."""
     return tuple(_copy(tensor) for tensor in job.graph.input_tensors(sample.args, sample.kwargs))
+
+
+def inputs_to_aim_at(job: Job) -> tuple[torch.Tensor, ...]:
+    """Return inputs of the size that matters most: the largest recorded call, brought to the batch size to aim at."""
+    graph = job.graph
+
+    def extent(sample: Sample) -> int:
+        return sum(tensor.numel() for tensor in graph.input_tensors(sample.args, sample.kwargs))
+
+    sample, batch = max(job.samples, key=extent), graph.batch_dim
+    if batch is not None:
+        sample = graph.resized(sample, {batch.name: batch.opt or batch.max})
+    return tuple(_copy(tensor) for tensor in graph.input_tensors(sample.args, sample.kwargs))
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

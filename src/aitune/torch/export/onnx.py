@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,6 +13,7 @@ import torch.backends.mha
 
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs, input_name, output_name
+from aitune.torch.export.narrowing import WHOLE, Narrowing
 from aitune.torch.export.preserved import preserved
 from aitune.torch.export.program import export_program
 from aitune.torch.export.twin import on_a_twin
@@ -18,10 +21,23 @@ from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
-__all__ = ["export_onnx"]
+__all__ = ["OnnxFile", "export_onnx"]
 
 
-def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, backend: str) -> OutputRoutes:
+@dataclass(frozen=True)
+class OnnxFile:
+    """A graph that was written as an ONNX file.
+
+    Attributes:
+        routes: Where the graph's outputs come from.
+        narrowing: The part of the graph that the file holds for.
+    """
+
+    routes: OutputRoutes
+    narrowing: Narrowing = WHOLE
+
+
+def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, backend: str) -> OnnxFile:
     """Write a job's graph, dynamic axes included, as an ONNX file with its weights beside it.
 
     Inputs are named ``input<i>`` after the tensors of the graph's inputs; those that the result does not
@@ -38,7 +54,7 @@ def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, ba
         backend: Who to name in errors.
 
     Returns:
-        Where the graph's outputs come from.
+        Where the graph's outputs come from, and which part of the graph the file holds for.
 
     Raises:
         BackendUnsupportedError: If the module cannot be exported, or has no form in ONNX.
@@ -49,7 +65,7 @@ def export_onnx(job: Job, path: Path, *, use_dynamo: bool, opset: int | None, ba
     return _by_trace(job, path, opset, backend)
 
 
-def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> OutputRoutes:
+def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> OnnxFile:
     exported = export_program(job, backend)
     try:
         torch.onnx.export(
@@ -65,39 +81,56 @@ def _by_program(job: Job, path: Path, opset: int | None, backend: str) -> Output
         )
     except Exception as error:
         raise _refused(error, backend) from error
-    return exported.routes
+    return OnnxFile(exported.routes, exported.narrowing)
 
 
-def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OutputRoutes:
+def _by_trace(job: Job, path: Path, opset: int | None, backend: str) -> OnnxFile:
     job = on_a_twin(job)
     flat = FlatForward(job)
     inputs = flat_inputs(job)
     versions = [tensor._version for tensor in inputs]
     names = _input_names(job.graph)
-    with torch.no_grad(), _without_fused_attention(), preserved(job.module, backend):
-        flat(*inputs)  # to learn the outputs, and that the forward runs at this size
-        outputs = [output_name(i) for i in range(flat.routes.computed)]
-        try:
-            torch.onnx.export(
-                flat,
-                inputs,
-                str(path),
-                input_names=names,
-                output_names=outputs,
-                dynamic_axes={name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes},
-                opset_version=opset,
-                dynamo=False,
-                verbose=False,
-                do_constant_folding=not job.module.training,
-                training=torch.onnx.TrainingMode.PRESERVE,
-            )
-        except Exception as error:
-            raise _refused(error, backend) from error
-    if versions != [tensor._version for tensor in inputs]:
-        raise BackendUnsupportedError(backend, "forward changes its inputs in place")
-    if not flat.routes.computed:
-        raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
-    return flat.routes
+    with tempfile.TemporaryDirectory(prefix="traced-", dir=path.parent) as folder:
+        part = Path(folder)  # over 2 GB the model becomes a file for each weight
+        with torch.no_grad(), _without_fused_attention(), preserved(job.module, backend):
+            flat(*inputs)  # to learn the outputs, and that the forward runs at this size
+            outputs = [output_name(i) for i in range(flat.routes.computed)]
+            try:
+                torch.onnx.export(
+                    flat,
+                    inputs,
+                    str(part / path.name),
+                    input_names=names,
+                    output_names=outputs,
+                    dynamic_axes={
+                        name: axes for name, axes in zip(names, _dynamic_axes(job.graph), strict=True) if axes
+                    },
+                    opset_version=opset,
+                    dynamo=False,
+                    verbose=False,
+                    do_constant_folding=not job.module.training,
+                    training=torch.onnx.TrainingMode.PRESERVE,
+                )
+            except Exception as error:
+                raise _refused(error, backend) from error
+        if versions != [tensor._version for tensor in inputs]:
+            raise BackendUnsupportedError(backend, "forward changes its inputs in place")
+        if not flat.routes.computed:
+            raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
+        _gather(part, path)
+    return OnnxFile(flat.routes)
+
+
+def _gather(part: Path, path: Path) -> None:
+    """Bring a model out of a folder; weights that lie beside it become one file with ``.data`` appended."""
+    if [file.name for file in part.iterdir()] == [path.name]:
+        (part / path.name).replace(path)
+    else:
+        import onnx
+
+        # The weights are read into memory: the whole model once more, while the module is there.
+        model = onnx.load(str(part / path.name))
+        onnx.save_model(model, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
 @contextlib.contextmanager

@@ -9,15 +9,18 @@ from typing import Any
 import torch
 
 from aitune.exceptions import BackendUnsupportedError
-from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs
+from aitune.torch.export.flat import FlatForward, OutputRoutes, flat_inputs, inputs_to_aim_at
+from aitune.torch.export.narrowing import WHOLE, Narrowing, static, suggested
 from aitune.torch.export.preserved import preserved
 from aitune.torch.export.twin import on_a_twin
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
-from aitune.torch.graph.tree import path_text
 
 __all__ = ["ExportedGraph", "export_program"]
+
+_TRIES = 4  # the last of which has every dimension static
+_NO_ERROR = Exception()
 
 
 @dataclass(frozen=True)
@@ -28,42 +31,83 @@ class ExportedGraph:
         program: Takes the graph's input tensors one by one, returns each computed output once.
         routes: Where the graph's outputs come from.
         input_names: Name of each input in the program, in the order of ``graph.inputs.tensors``.
+        narrowing: The part of the graph that it holds for.
     """
 
     program: torch.export.ExportedProgram
     routes: OutputRoutes
     input_names: tuple[str, ...]
+    narrowing: Narrowing = WHOLE
 
 
 def export_program(job: Job, backend: str) -> ExportedGraph:
-    """Export a job's graph for the whole range of its dimensions, without gradients.
+    """Export a job's graph, without gradients, for the whole range of its dimensions if the module allows that.
 
-    The module and the samples are as before afterwards. Global state that exporters touch (warnings, logging)
-    is the caller's to keep.
+    Where forward holds for a part of a range only, or for one size, the program is that of the part around the size
+    to optimise for; the narrowing says so. The module and the samples are as before afterwards. Global state that
+    exporters touch (warnings, logging) is the caller's to keep.
 
     Args:
         job: What to export.
         backend: Who to name in errors.
 
     Raises:
-        BackendUnsupportedError: If the module cannot be exported, holds for a part of the range only, changes
-            its inputs or its state, or computes nothing.
+        BackendUnsupportedError: If the module cannot be exported, changes its inputs or its state, or computes
+            nothing.
     """
     job = on_a_twin(job)
     flat = FlatForward(job)
-    inputs = flat_inputs(job)
-    shapes = (tuple(_dynamic_shapes(job.graph)),)
-    try:
-        with preserved(job.module, backend), torch.no_grad():
-            program = torch.export.export(flat, inputs, dynamic_shapes=shapes, strict=False)
-    except (BackendUnsupportedError, MemoryError, OSError):
-        raise
-    except Exception as error:  # export runs the user's forward, and raises anything
-        raise BackendUnsupportedError(backend, _reason(error, job.graph)) from error
+    program, narrowing = _exported(job, flat, backend)
     _refuse_effects(program, backend)
     if not flat.routes.computed:
         raise BackendUnsupportedError(backend, "forward computes nothing: it returns its inputs")
-    return ExportedGraph(program, flat.routes, tuple(program.graph_signature.user_inputs))
+    return ExportedGraph(program, flat.routes, tuple(program.graph_signature.user_inputs), narrowing)
+
+
+def _exported(job: Job, flat: FlatForward, backend: str) -> tuple[torch.export.ExportedProgram, Narrowing]:
+    """Export with the widest ranges that the exporter allows."""
+    graph, small = job.graph, flat_inputs(job)
+    program, first = _attempt(job, graph, flat, small, backend)
+    if program is not None:
+        return program, WHOLE
+    if not graph.dims:
+        raise _refused(first, backend)
+    # What is left of the range is to lie around the size that matters most.
+    for inputs in (inputs_to_aim_at(job), small):
+        sizes, error = graph.sizes(inputs) or {}, first
+        ranges: dict[str, tuple[int, int]] = {}
+        for attempt in range(_TRIES):
+            if attempt or inputs is not small:
+                program, error = _attempt(job, graph.narrowed(ranges), flat, inputs, backend)
+            if program is not None:
+                return program, Narrowing.of(graph, ranges, _reason(str(first)))
+            part = graph.narrowed(ranges)
+            if not part.dims:
+                break
+            found = suggested(str(error), part, sizes) if attempt < _TRIES - 2 else {}
+            ranges.update(found or static(sizes))
+    raise _refused(first, backend)
+
+
+def _attempt(
+    job: Job, graph: GraphSpec, flat: FlatForward, inputs: tuple[torch.Tensor, ...], backend: str
+) -> tuple[torch.export.ExportedProgram | None, Exception]:
+    """Export once; return the program, or None with what the exporter said."""
+    shapes = (tuple(_dynamic_shapes(graph)),)
+    try:
+        with preserved(job.module, backend), torch.no_grad():
+            return torch.export.export(flat, inputs, dynamic_shapes=shapes, strict=False), _NO_ERROR
+    except (BackendUnsupportedError, MemoryError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - export runs the user's forward, and raises anything
+        return None, error
+
+
+def _refused(error: Exception, backend: str) -> BackendUnsupportedError:
+    reason = _reason(str(error)) or type(error).__name__
+    refused = BackendUnsupportedError(backend, f"torch.export cannot capture the module: {reason}")
+    refused.__cause__ = error
+    return refused
 
 
 def _dynamic_shapes(graph: GraphSpec) -> list[dict[int, Any]]:
@@ -74,25 +118,7 @@ def _dynamic_shapes(graph: GraphSpec) -> list[dict[int, Any]]:
     ]
 
 
-def _reason(error: Exception, graph: GraphSpec) -> str:
-    text = str(error)
-    fixed = [name for name in graph.dims if re.search(rf"\b{re.escape(name)}\b", text)]
-    if fixed and ("onstraint" in text or "speciali" in text):
-        axes = "; ".join(f"{_axis(graph, name)} cannot vary over the whole range" for name in fixed)
-        return f"{axes} ({_hint(text)})"
-    return f"torch.export cannot capture the module: {_first_line(text) or type(error).__name__}"
-
-
-def _axis(graph: GraphSpec, name: str) -> str:
-    dim = graph.dims[name]
-    for spec in graph.inputs.tensors:
-        for axis, size in enumerate(spec.shape):
-            if isinstance(size, DynamicDim) and size.name == name:
-                return f"{name} (axis {axis} of {path_text(spec.path)}, {dim.min} to {dim.max})"
-    return name
-
-
-def _hint(text: str) -> str:
+def _reason(text: str) -> str:
     """Return the exporter's own suggestion, or the start of its message."""
     match = re.search(r"Suggested fixes:\s*(.+)", text)
     return f"torch.export suggests {match.group(1).strip()}" if match else _first_line(text)

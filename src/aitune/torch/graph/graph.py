@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.dims import BatchDim, DynamicDim, Size
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.signature import CallForm, CallSignature
-from aitune.torch.graph.spec import CallSpec, Leaf, TensorSpec
+from aitune.torch.graph.spec import CallSpec, TensorSpec
 from aitune.torch.graph.tree import flatten
 
 __all__ = ["GraphSpec"]
@@ -95,6 +95,11 @@ class GraphSpec:
                     return None
         return sizes
 
+    def lies_within(self, sample: Sample, ranges: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether the sizes of a call of this graph are within smaller ranges of some of its dimensions."""
+        sizes = self.sizes(self.input_tensors(sample.args, sample.kwargs)) or {}
+        return all(low <= sizes.get(name, low) <= high for name, (low, high) in ranges.items())
+
     def resized(self, sample: Sample, sizes: Mapping[str, int], seed: int = 0) -> Sample:
         """Make a sample of other sizes out of one: entries are repeated or left out along the axes that change.
 
@@ -132,6 +137,27 @@ class GraphSpec:
         }
         return replace(self, inputs=_reaching(self.inputs, limits), outputs=_reaching(self.outputs, limits))
 
+    def narrowed(self, ranges: Mapping[str, tuple[int, int]]) -> GraphSpec:
+        """Return the graph with smaller ranges, those of the outputs included.
+
+        Args:
+            ranges: Smallest and largest size by dimension name; where they are equal the axis becomes static.
+                Dimensions that are not named keep theirs.
+        """
+        return replace(self, inputs=_within(self.inputs, ranges), outputs=_within(self.outputs, ranges))
+
+    def aimed_at(self, size: int) -> GraphSpec:
+        """Return the graph with ``size`` as the one to optimise for, the other batch dimensions in proportion."""
+        batch = self.batch_dim
+        if batch is None:
+            return self
+        aims = {
+            dim.name: min(max(dim.max * size // batch.max, dim.min), dim.max)
+            for dim in self.dims.values()
+            if isinstance(dim, BatchDim)
+        }
+        return replace(self, inputs=_aimed(self.inputs, aims))
+
     def _in_proportion(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> dict[str, int]:
         """Add the batch dimensions that follow from a new size of the first one."""
         batch, current, wanted = self.batch_dim, self.sizes(tensors), dict(sizes)
@@ -150,13 +176,30 @@ class GraphSpec:
 
 
 def _reaching(spec: CallSpec, limits: Mapping[str, int]) -> CallSpec:
-    def reach(leaf: Leaf) -> Leaf:
-        if not isinstance(leaf, TensorSpec):
-            return leaf
-        sizes = (replace(s, max=limits[s.name]) if isinstance(s, BatchDim) else s for s in leaf.shape)
-        return replace(leaf, shape=tuple(sizes))
+    return _sized(spec, lambda size: replace(size, max=limits[size.name]) if isinstance(size, BatchDim) else size)
 
-    return CallSpec(spec.structure, tuple(reach(leaf) for leaf in spec.leaves))
+
+def _within(spec: CallSpec, ranges: Mapping[str, tuple[int, int]]) -> CallSpec:
+    def within(size: Size) -> Size:
+        if not isinstance(size, DynamicDim) or size.name not in ranges:
+            return size
+        low, high = ranges[size.name]
+        opt = None if size.opt is None else min(max(size.opt, low), high)
+        return low if low == high else replace(size, min=low, max=high, opt=opt)
+
+    return _sized(spec, within)
+
+
+def _aimed(spec: CallSpec, aims: Mapping[str, int]) -> CallSpec:
+    return _sized(spec, lambda size: replace(size, opt=aims[size.name]) if isinstance(size, BatchDim) else size)
+
+
+def _sized(spec: CallSpec, change: Callable[[Size], Size]) -> CallSpec:
+    leaves = (
+        replace(leaf, shape=tuple(change(size) for size in leaf.shape)) if isinstance(leaf, TensorSpec) else leaf
+        for leaf in spec.leaves
+    )
+    return CallSpec(spec.structure, tuple(leaves))
 
 
 def _resize(spec: TensorSpec, tensor: torch.Tensor, sizes: Mapping[str, int], seed: int) -> torch.Tensor:

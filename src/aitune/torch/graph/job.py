@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,24 @@ class Job:
     device: torch.device
     folder: Path
     log: Path
+
+    def narrowed(self, ranges: Mapping[str, tuple[int, int]]) -> Job:
+        """Return the job of a part of the graph: smaller ranges, and those samples that lie within them.
+
+        Where no sample does, the first one is brought to sizes that do.
+
+        Args:
+            ranges: As :meth:`~aitune.torch.graph.graph.GraphSpec.narrowed`.
+        """
+        if not ranges:
+            return self
+        samples = tuple(sample for sample in self.samples if self.graph.lies_within(sample, ranges))
+        if not samples:
+            first = self.samples[0]
+            sizes = self.graph.sizes(self.graph.input_tensors(first.args, first.kwargs)) or {}
+            fitting = {name: min(max(sizes.get(name, low), low), high) for name, (low, high) in ranges.items()}
+            samples = (self.graph.resized(first, fitting),)
+        return replace(self, graph=self.graph.narrowed(ranges), samples=samples)
 
     @property
     def forward(self) -> Callable[..., Any]:

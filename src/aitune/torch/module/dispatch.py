@@ -139,7 +139,7 @@ class Dispatcher:
     def _route(self, one: Served) -> Route:
         run = self._counted(one)
         watch = None if one.engine.live_weights else self._watch
-        return Route(one.graph, run, watch, self._slot.module.__dict__.get("forward"))
+        return Route(one.graph.narrowed(one.engine.ranges), run, watch, self._slot.module.__dict__.get("forward"))
 
     def _counted(self, one: Served) -> Callable[..., Any]:
         engine_run, count = one.engine.run, self._tallies[one.backend].add

@@ -127,13 +127,14 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
         require(self, job)
         if self.config.quantization_config is not None:
             raise BackendUnsupportedError(self.name, "quantization_config is not built yet in this version of aitune")
-        profiles = input_ranges(job, self.config.profiles)
+        input_ranges(job, self.config.profiles)  # raises what is the user's error before anything is built
         trt = self._library()
-        if is_rtx(trt):  # crashes where there are several; its kernels are made for the sizes of a call when it runs
-            profiles = profiles[-1:]
         model = job.folder / _MODEL
         config = self.config
-        routes = export_onnx(job, model, use_dynamo=config.use_dynamo, opset=config.opset_version, backend=self.name)
+        exported = export_onnx(job, model, use_dynamo=config.use_dynamo, opset=config.opset_version, backend=self.name)
+        profiles = input_ranges(job.narrowed(dict(exported.narrowing.ranges)), self.config.profiles)
+        if is_rtx(trt):  # crashes where there are several; its kernels are made for the sizes of a call when it runs
+            profiles = profiles[-1:]
         options = PlanOptions(
             profiles=profiles,
             workspace_size=config.workspace_size,
@@ -144,14 +145,15 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
         )
         with torch.cuda.device(job.device):
             content = build_plan(trt, model, options, self.name)
-        for exported in (model, model.with_name(f"{_MODEL}.data")):
-            exported.unlink(missing_ok=True)
+        for file in (model, model.with_name(f"{_MODEL}.data")):
+            file.unlink(missing_ok=True)
         (job.folder / _PLAN).write_bytes(content)
         precision = module_precision(job)
         # TensorRT for RTX drops bits of float32 products whatever it is told (1.4, as measured).
         if precision == "float32" and (config.enable_tf32 or is_rtx(trt)):
             precision = "tf32"
-        return self._engine(job, job.folder, Artifact(self.name, (_PLAN, _COMPILED), routes, precision))
+        artifact = Artifact(self.name, (_PLAN, _COMPILED), exported.routes, precision, exported.narrowing)
+        return self._engine(job, job.folder, artifact)
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`."""
@@ -176,7 +178,8 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
             backend=self.name,
         )
         runner = TensorRTRunner(self._library(), plan)
-        calls = [flat_call(job, sample) for sample in job.samples]
+        samples = job.narrowed(dict(artifact.narrowing.ranges)).samples
+        calls = [flat_call(job, sample) for sample in samples]
         try:
             for tensors in calls:  # kernels are chosen or compiled at the first call of each size
                 runner(tensors)
@@ -185,7 +188,7 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
             raise BackendBuildError(self.name, str(error)) from error
         if not compiled.exists():
             write_atomically(compiled, runner.compiled)
-        facts = EngineFacts(precision=artifact.precision)
+        facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
         if not self.config.use_cuda_graphs:
             return FunctionEngine(compile_call(job.graph, runner), facts, artifact, folder, runner.close)
         graphs = CudaGraphs(runner, job.graph, alone=True)

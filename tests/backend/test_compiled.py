@@ -6,7 +6,7 @@ import inspect
 import pytest
 import torch
 
-from aitune.torch.backend.compiled_call import _dense, _with_source
+from aitune.torch.backend.compiled import _dense, _with_source
 from aitune.torch.graph.accessor import Names, compiled
 
 

@@ -1,0 +1,203 @@
+"""What is particular to AOTInductor: options, memory of outputs, files, processors, what it needs and leaves behind."""
+
+import gc
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.testing.fresh_process import in_fresh_process
+from aitune.torch.backend import TorchInductorAotBackend, TorchInductorAotBackendConfig
+
+AOT = TorchInductorAotBackend()
+
+
+class Kinds(nn.Module):
+    """Outputs that are computed, a constant of the module, a view of an input, and an integer."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("table", torch.arange(6.0))
+
+    def forward(self, x, ids):
+        return self.linear(x), self.table, x[:, :2], ids.sum(), self.table[2:4]
+
+
+def call(size):
+    return size, (torch.randn(size, 4), torch.arange(size)), {}
+
+
+@pytest.fixture(scope="module")
+def kinds(job_of):
+    return job_of(Kinds().eval(), call(1), call(5))
+
+
+@pytest.fixture(scope="module")
+def engine(kinds, built):
+    engine = built(AOT, kinds)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("cxx", ["/nowhere/c++", "no-such-compiler"])
+def test_a_missing_compiler_is_said_to_be_missing(linear_job, built, monkeypatch, cxx):
+    monkeypatch.setenv("CXX", cxx)
+
+    with pytest.raises(BackendUnsupportedError, match=r"needs a C\+\+ compiler, and there is no '.*c.*': install one"):
+        built(AOT, linear_job)
+
+
+def test_an_unknown_setting_is_named(linear_job, built):
+    backend = TorchInductorAotBackend(TorchInductorAotBackendConfig(inductor_configs={"no_such_setting": 1}))
+
+    with pytest.raises(AITuneUserInputError, match="Inductor has no no_such_setting"):
+        built(backend, linear_job)
+
+
+@pytest.mark.slow
+def test_outputs_are_the_callers_own(engine, kinds, assert_same):
+    x, ids = torch.randn(3, 4), torch.arange(3)
+    kept = x.clone()
+    first = engine.run(x, ids)
+    assert_same(first, tuple(one.detach() for one in kinds.module(x, ids)))
+    for one in first:
+        one.fill_(9)
+
+    assert torch.equal(x, kept)
+    assert_same(engine.run(x, ids), tuple(one.detach() for one in kinds.module(x, ids)))
+
+
+@pytest.mark.slow
+def test_any_strides_and_negated_views_are_right(engine, kinds, assert_same):
+    wide, ids = torch.randn(4, 10), torch.arange(10)
+    negated = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    for x, index in ((wide.t()[1:6], ids[::2]), (wide[:, ::2][:, :4], ids[:4]), (negated, ids[:3])):
+        assert_same(engine.run(x, index), tuple(one.detach() for one in kinds.module(x, index)))
+
+
+@pytest.mark.slow
+def test_a_build_leaves_one_file_and_no_process(kinds, engine):
+    assert [path.name for path in kinds.folder.rglob("*") if path != kinds.log] == ["model.pt2"]
+    assert not [child for child in psutil.Process().children(recursive=True) if "python" not in child.name()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"torch": "2.0.0"}, "compiled for torch 2.0.0, here is .*; build it anew"),
+        ({"processor": {"machine": "s390x", "features": [], "name": ""}}, "another processor: this is another kind"),
+        ({"processor": None}, "another processor"),
+    ],
+    ids=["torch", "machine", "unknown"],
+)
+def test_a_package_from_elsewhere_is_refused_before_it_is_loaded(engine, kinds, tmp_path, change, reason):
+    engine.save(tmp_path)
+    note = tmp_path / "engine.json"
+    record = json.loads(note.read_text())
+    record["extra"].update(change)
+    note.write_text(json.dumps(record))
+    (tmp_path / "model.pt2").write_bytes(b"not to be looked at")
+
+    with pytest.raises(BackendBuildError, match=reason):
+        AOT.load(kinds, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_damaged_package_is_refused(engine, kinds, tmp_path):
+    engine.save(tmp_path)
+    (tmp_path / "model.pt2").write_bytes(b"PK nonsense")
+
+    with pytest.raises(BackendBuildError, match="the package cannot be loaded"):
+        AOT.load(kinds, tmp_path)
+
+
+def answers(backend, job, folder, sample):
+    """For another process: load and run, with nothing of the module's own imported before."""
+    engine = backend.load(job, folder)
+    with torch.no_grad():
+        return engine.run(*sample.args, **sample.kwargs)
+
+
+@pytest.mark.slow
+def test_output_classes_of_transformers_come_back_in_a_fresh_process(job_of, built, assert_same, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, vocab_size=40
+    )
+    module = transformers.BertModel(config).eval()
+
+    def tokens(size, length):
+        return size, (), {"input_ids": torch.randint(0, 40, (size, length))}
+
+    job = job_of(module, tokens(1, 4), tokens(4, 7))
+    engine = built(AOT, job)
+    engine.save(tmp_path / "kept")
+    sample = job.samples[0]
+    found = in_fresh_process(answers, AOT, replace(job, samples=(sample,)), tmp_path / "kept", sample)
+
+    assert type(found) is type(module(**sample.kwargs))
+    with torch.no_grad():
+        assert_same(found, module(**sample.kwargs), 1e-5)
+    engine.close()
+
+
+@pytest.mark.slow
+def test_without_freezing_and_with_settings_it_answers_the_same(linear_job, built, assert_same):
+    config = TorchInductorAotBackendConfig(freezing=False, inductor_configs={"max_autotune": False})
+    engine = built(TorchInductorAotBackend(config), linear_job)
+    x = torch.randn(3, 4)
+
+    assert_same(engine.run(x), linear_job.module(x).detach())
+    assert not engine.live_weights
+    engine.close()
+
+
+@pytest.mark.slow
+def test_a_part_of_the_range_is_served_and_kept(job_of, built, assert_same, tmp_path):
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x * 2 if x.shape[0] > 3 else x + 1
+
+    module = Branch()
+    job = job_of(module, *[(size, (torch.randn(size, 4),), {}) for size in (1, 8)])
+    engine = built(AOT, job)
+    engine.save(tmp_path)
+    loaded = AOT.load(job, tmp_path)
+
+    for one in (engine, loaded):
+        assert dict(one.ranges) == {"batch0": (4, 8)}
+        assert one.notes[0].startswith("serves batch0")
+        assert_same(one.run(job.samples[1].args[0]), module(job.samples[1].args[0]))
+        one.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="tells allocated memory by /proc")
+def test_what_an_engine_allocates_is_there_for_the_next(job_of, built, tmp_path):
+    module = nn.Sequential(nn.Linear(64, 1 << 15), nn.ReLU(), nn.Linear(1 << 15, 64)).eval()  # 16 MB of weights
+    job = job_of(module, *[(size, (torch.randn(size, 64),), {}) for size in (1, 4)])
+    engine = built(AOT, job)
+    engine.save(tmp_path)
+    engine.close()
+    after = []
+    for _ in range(5):
+        engine = AOT.load(job, tmp_path)
+        engine.run(*job.samples[0].args)
+        engine.close()
+        gc.collect()
+        after.append(allocated())
+
+    assert after[-1] - after[1] < 12 << 20, "the weights of every engine are still there"
+
+
+def allocated():
+    """Return the bytes of memory that is backed by no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
