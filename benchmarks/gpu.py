@@ -144,7 +144,6 @@ def _row(work: Work, folder: Path) -> dict[str, Any]:
     with torch.no_grad():
         module(*args, **kwargs)
     turn = _Turn(folder, work.key.replace("/", "_"))
-    free = torch.cuda.mem_get_info()[0]
     start = time.perf_counter()
     try:
         result = ait.tune(module, progress=turn)
@@ -175,7 +174,6 @@ def _row(work: Work, folder: Path) -> dict[str, Any]:
         "seconds": time.perf_counter() - start,
         "weights_mb": sum(one.nbytes for one in module.parameters()) >> 20,
         "peak_mb": torch.cuda.max_memory_allocated() >> 20,
-        "taken_mb": (free - torch.cuda.mem_get_info()[0]) >> 20,  # by everybody: others may run
     }
 
 
@@ -259,7 +257,7 @@ def run(rows_file: Path, seconds: float, models: list[str], subjects: list[str],
     end = time.time() + seconds
     rows = json.loads(rows_file.read_text()) if rows_file.exists() else []
     done = {(row["model"], row["subject"]) for row in rows}
-    base = Path(os.environ.get("TMPDIR", "/tmp"), "aitune-gpu-bench")
+    base = Path(os.environ.get("TMPDIR", "/tmp"), "aitune-gpu-bench", str(os.getpid()))
     groups = [models[i : i + together] for i in range(0, len(models), together)]
     steps = [(group, [one for one in subjects if one not in STRATEGIES]) for group in groups]
     steps.append((models, [one for one in subjects if one in STRATEGIES]))

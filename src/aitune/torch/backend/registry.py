@@ -67,6 +67,7 @@ _CUDA_FIRST: tuple[_Recipe, ...] = (
 _CUDA_ALL: tuple[_Recipe, ...] = (
     ("TorchEagerBackend", _GRAPHS),
     ("TensorRTBackend", _GRAPHS),
+    ("TensorRTBackend", {"use_dynamo": False, **_GRAPHS}),
     ("TorchInductorJitBackend", {"mode": "reduce-overhead"}),
     ("TorchTensorRTAotBackend", _GRAPHS),
     ("TorchTensorRTJitBackend", _GRAPHS),
