@@ -125,6 +125,33 @@ def answers(backend, job, folder, sample):
         return engine.run(*sample.args, **sample.kwargs)
 
 
+class Sums(nn.Module):
+    def forward(self, x):
+        return x.sum(), (x * x).mean(), x.amax()
+
+
+def answers_with_threads(backend, job, folder, counts, x):
+    """For another process: the answers with several numbers of threads."""
+    engine, found = backend.load(job, folder), []
+    with torch.no_grad():
+        for count in counts:
+            torch.set_num_threads(count)
+            found += [engine.run(x) for _ in range(50)]
+    return found
+
+
+@pytest.mark.slow
+def test_more_threads_than_it_was_compiled_for_do_no_harm(job_of, built, assert_same, tmp_path):
+    module, x = Sums(), torch.randn(64, 4096)
+    job = job_of(module, *[(size, (torch.randn(size, 4096),), {}) for size in (2, 64)])
+    engine = built(AOT, job)
+    engine.save(tmp_path)
+    engine.close()
+
+    for found in in_fresh_process(answers_with_threads, AOT, job, tmp_path, (1, 2, 16), x):
+        assert_same(found, module(x))
+
+
 @pytest.mark.slow
 def test_output_classes_of_transformers_come_back_in_a_fresh_process(job_of, built, assert_same, tmp_path):
     transformers = pytest.importorskip("transformers")

@@ -32,6 +32,8 @@ WITHOUT_GRAPHS: Mapping[str | None, str | None] = {
 """Modes of ``torch.compile`` with torch's own CUDA graphs, and the same ones without: those graphs hand out memory that
 the next call writes to, and serve one thread. Ours take their place."""
 
+_PROBES = 2
+
 Execute = Callable[[tuple[torch.Tensor, ...]], Any]
 """Takes the tensors of a call."""
 
@@ -188,18 +190,35 @@ class _WarmUp:
         self.writes = self.writes or versions != [tensor._version for tensor in tensors]
 
     def _compiles_again(self, first: tuple[torch.Tensor, ...]) -> bool:
-        """Whether a size that was not among the calls so far asks for more code."""
-        known = self._graph.sizes(first) or {}
-        sizes = {name: size for name, dim in self._graph.dims.items() if (size := _another(dim, known.get(name, 0)))}
-        batch = [name for name, dim in self._graph.dims.items() if isinstance(dim, BatchDim)]
-        sizes = {name: size for name, size in sizes.items() if name not in batch[1:]}  # they follow from the first
-        if not sizes:
-            return False
-        before = _compiled_graphs()
-        # Sizes may depend on each other in ways that nobody knows: such a call may be none that forward takes.
-        with contextlib.suppress(Exception):
-            self._call(self._at(sizes))
-        return _compiled_graphs() != before
+        """Whether sizes that were not among the calls so far keep asking for more code.
+
+        One that does so by itself tells nothing: at first, sizes that happen to be equal are taken for one.
+        """
+        known, again = self._graph.sizes(first) or {}, 0
+        for choice in range(_PROBES):
+            sizes = self._inner_sizes(known, choice)
+            if not sizes:
+                return False
+            before = _compiled_graphs()
+            # Sizes may depend on each other in ways that nobody knows: such a call may be none that forward takes.
+            with contextlib.suppress(Exception):
+                self._call(self._at(sizes))
+            again = again + 1 if _compiled_graphs() != before else 0
+        return again == _PROBES
+
+    def _inner_sizes(self, known: Mapping[str, int], choice: int) -> dict[str, int]:
+        """Return a size between the ends for each dimension that has one left, batch dimensions following the first."""
+        batch = self._graph.batch_dim
+        sizes = {}
+        for name, dim in self._graph.dims.items():
+            if isinstance(dim, BatchDim) and dim != batch:
+                continue
+            middle = dim.min + (dim.max - dim.min) // 2
+            inner = [one for one in dict.fromkeys((middle, dim.min + 1, dim.max - 1)) if dim.min < one < dim.max]
+            inner = [one for one in inner if one != known.get(name)]
+            if choice < len(inner):
+                sizes[name] = inner[choice]
+        return sizes
 
     def _at(self, sizes: Mapping[str, int]) -> tuple[torch.Tensor, ...]:
         sample = self._graph.resized(self._job.samples[0], sizes)
@@ -210,12 +229,6 @@ class _WarmUp:
             for axis, size in enumerate(spec.shape):
                 if isinstance(size, DynamicDim):
                     torch._dynamo.maybe_mark_dynamic(tensor, axis)
-
-
-def _another(dim: DynamicDim, known: int) -> int | None:
-    """Return a size within the range that is neither an end of it nor the known one, None if there is none."""
-    inner = [size for size in (dim.min + (dim.max - dim.min) // 2, dim.min + 1, dim.max - 1) if size != known]
-    return next((size for size in inner if dim.min < size < dim.max), None)
 
 
 def _in_one_mode(compiled: Callable[..., Any], *, as_they_are: bool) -> Execute:

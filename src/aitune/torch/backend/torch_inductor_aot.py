@@ -123,7 +123,12 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         if unknown:
             names = ", ".join(sorted(unknown))
             raise AITuneUserInputError(f"TorchInductorAotBackendConfig: inductor_configs: Inductor has no {names}")
-        freezing = self.config.freezing if self.config.freezing is not None else job.device.type == "cpu"
+        on_cpu = job.device.type == "cpu"
+        settings: dict[str, Any] = {"freezing": on_cpu if self.config.freezing is None else self.config.freezing}
+        if on_cpu:
+            # Written down: left alone, a library compiled for all cores takes whatever torch.set_num_threads says
+            # later, and has places for the results of as many threads only as there were cores.
+            settings["cpp.threads"] = torch.get_num_threads()
         scratch = job.folder / _SCRATCH
         try:
             # A folder of its own for sources and libraries: else they stay in Inductor's cache, one for each build.
@@ -131,7 +136,7 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
                 torch._inductor.aoti_compile_and_package(
                     exported.program,
                     package_path=str(job.folder / _PACKAGE),
-                    inductor_configs={"freezing": freezing, **(self.config.inductor_configs or {})},
+                    inductor_configs={**settings, **(self.config.inductor_configs or {})},
                 )
         except (MemoryError, OSError):
             raise

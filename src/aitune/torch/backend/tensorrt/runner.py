@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class TensorRTRunner:
     """
 
     def __init__(self, trt: Any, plan: Plan) -> None:
-        self._trt, self._plan = trt, plan
+        self._trt, self._plan = trt, replace(plan, content=b"")  # a copy of the weights that nobody needs any more
         logger = logger_of(trt)
         logger.errors.clear()
         with torch.cuda.device(plan.device):
@@ -111,6 +111,8 @@ class TensorRTRunner:
         with self._lock, torch.cuda.device(device):
             shapes = tuple([tensor.shape for tensor in given])
             form = self._forms.get(shapes) or self._new_form(shapes, current)
+            if capturing and form.context is self._any_size:
+                raise RuntimeError("a context that goes on to calls of other sizes cannot be part of a CUDA graph")
             made = [
                 torch.empty(size, dtype=dtype, device=device)
                 for size, dtype in zip(form.sizes, self._dtypes, strict=True)
