@@ -99,8 +99,9 @@ DEFAULTS = {
         "dynamic": None,
         "autocast_enabled": False,
         "autocast_dtype": None,
+        "use_cuda_graphs": False,
     },
-    TorchTensorRTAotBackendConfig: {"compile_config": TorchTensorRTConfig()},
+    TorchTensorRTAotBackendConfig: {"compile_config": TorchTensorRTConfig(), "use_cuda_graphs": False},
     ONNXAutoCastConfig: {"precision": "fp16", "keep_io_types": True},
 }
 
@@ -148,6 +149,8 @@ REFUSED = [
     (TorchTensorRTJitBackendConfig, {"compile_config": {}}, "TorchTensorRTConfig"),
     (TorchTensorRTJitBackendConfig, {"dynamic": 1}, "None"),
     (TorchTensorRTAotBackendConfig, {"compile_config": None}, "TorchTensorRTConfig"),
+    (TorchTensorRTAotBackendConfig, {"use_cuda_graphs": 1}, "True"),
+    (TorchTensorRTJitBackendConfig, {"use_cuda_graphs": None}, "False"),
     (TorchTensorRTConfig, {"workspace_size": None}, "0 or more"),
     (TorchTensorRTConfig, {"min_block_size": 0}, "1 or more"),
     (TorchTensorRTConfig, {"optimization_level": 9}, "0 to 5"),

@@ -158,7 +158,17 @@ def test_default_candidates_of_other_devices_follow_with_their_reason():
     cuda = default_backends("MaxThroughputStrategy", torch.device("cuda"))
 
     assert [b.name for b in cpu[5:]] == ["TensorRTBackend", "TorchTensorRTAotBackend", "TorchTensorRTJitBackend"]
-    assert cuda[0].name == "TensorRTBackend"
+    first_on_cuda = default_backends("FirstWinsStrategy", torch.device("cuda"))
+    graphs = TorchEagerBackend(TorchEagerBackendConfig(use_cuda_graphs=True))
+    assert cuda[0] == graphs
+    assert [b.name for b in first_on_cuda[:4]] == [
+        "TensorRTBackend",
+        "TensorRTBackend",
+        "TorchInductorJitBackend",
+        "TorchEagerBackend",
+    ]
+    assert [b.config.use_dynamo for b in first_on_cuda[:2]] == [True, False]
+    assert graphs in first_on_cuda
     assert "OpenVINOBackend" in {b.name for b in cuda}
 
 

@@ -10,13 +10,13 @@ from aitune.exceptions import BackendNotInstalledError, BackendUnsupportedError
 from aitune.torch.backend.base import Backend
 from aitune.torch.graph.job import Job
 
-__all__ = ["missing_requirement", "require"]
+__all__ = ["is_installed", "missing_requirement", "require"]
 
 
 def missing_requirement(backend: Backend[Any]) -> BackendNotInstalledError | None:
     """Return the error that names the first library that is not installed, None if all are."""
     for requirement in backend.requires:
-        if not any(_installed(name) for name in (requirement.library, *requirement.alternatives)):
+        if not any(is_installed(name) for name in (requirement.library, *requirement.alternatives)):
             return BackendNotInstalledError(backend.name, requirement.library, requirement.extra)
     return None
 
@@ -36,7 +36,8 @@ def require(backend: Backend[Any], job: Job) -> None:
         raise missing
 
 
-def _installed(library: str) -> bool:
+def is_installed(library: str) -> bool:
+    """Whether a library can be found; nothing is imported."""
     if library in sys.modules:
         return sys.modules[library] is not None
     try:

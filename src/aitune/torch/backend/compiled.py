@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from aitune.exceptions import BackendBuildError, BackendUnsupportedError
-from aitune.torch.export.flat import flat_inputs, inputs_to_aim_at
+from aitune.torch.backend.base import Engine
+from aitune.torch.backend.cuda_graphs import CudaGraphs
+from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.export.flat import flat_call, flat_inputs, inputs_to_aim_at
 from aitune.torch.export.narrowing import WHOLE, Narrowing, static
 from aitune.torch.export.preserved import preserved
-from aitune.torch.graph.accessor import compile_forward
+from aitune.torch.graph.accessor import compile_call, compile_forward, compile_output, compile_output_accessor
 from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
-__all__ = ["Execute", "compiled_forward", "warmed_up"]
+__all__ = ["WITHOUT_GRAPHS", "Execute", "compiled_forward", "engine_of", "under_autocast", "warmed_up"]
+
+WITHOUT_GRAPHS: Mapping[str | None, str | None] = {
+    "reduce-overhead": None,
+    "max-autotune": "max-autotune-no-cudagraphs",
+}
+"""Modes of ``torch.compile`` with torch's own CUDA graphs, and the same ones without: those graphs hand out memory that
+the next call writes to, and serve one thread. Ours take their place."""
 
 _PROBES = 2
 
@@ -35,7 +49,7 @@ def compiled_forward(job: Job, forward: Callable[..., Any], **options: Any) -> C
         forward: What to compile.
         options: Those of ``torch.compile``.
     """
-    compiled: Callable[..., Any] = torch.compile(compile_forward(job.graph, forward), **options)
+    compiled: Callable[..., Any] = torch.compile(_with_source(compile_forward(job.graph, forward)), **options)
     return compiled
 
 
@@ -69,6 +83,63 @@ def warmed_up(
     if _compiled_graphs() == before and not _has_compiled_frames(module):
         raise BackendUnsupportedError(backend, "torch.compile found nothing in the module to compile")
     return _in_one_mode(compiled, len(job.graph.inputs.tensors), as_they_are=warm_up.writes), narrowing
+
+
+def engine_of(job: Job, execute: Execute, facts: EngineFacts, module: torch.nn.Module, *, cuda_graphs: bool) -> Engine:
+    """Make an engine of a function of a call's tensors.
+
+    Args:
+        job: The graph.
+        execute: The function.
+        facts: What is known of it.
+        module: What runs in it; as before afterwards.
+        cuda_graphs: Whether calls are replayed as CUDA graphs; where they cannot be, the engine's notes say why.
+    """
+    if not cuda_graphs:
+        return FunctionEngine(compile_call(job.graph, execute), facts)
+    graphs = CudaGraphs(execute, job.graph, module)
+    samples = job.narrowed(dict(facts.narrowing.ranges)).samples
+    with preserved(module), torch.no_grad():
+        problem = graphs.prepare([flat_call(job, sample) for sample in samples])
+    if problem is not None:
+        graphs.close()
+        return FunctionEngine(compile_call(job.graph, execute), replace(facts, notes=(*facts.notes, problem)))
+    return FunctionEngine(compile_call(job.graph, graphs), facts, on_close=graphs.close)
+
+
+def _with_source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a generated function a source file as long as it lives.
+
+    Before torch 2.13 one without any is put into a wrapper whose code object all of them share, and with it the limit
+    of recompilations.
+    """
+    name = function.__code__.co_filename
+    linecache.cache[name] = (0, None, [], name)
+    weakref.finalize(function, linecache.cache.pop, name, None)
+    return function
+
+
+def under_autocast(
+    compiled: Callable[..., Any], graph: GraphSpec, device: str, dtype: torch.dtype | None
+) -> Callable[..., Any]:
+    """Return a function that runs another under autocast, and gives back the dtypes that the graph has.
+
+    Args:
+        compiled: Takes tensors one by one.
+        graph: The graph.
+        device: Type of the device.
+        dtype: Of autocast; None: torch's choice for the device.
+    """
+    output, output_tensors = compile_output(graph), compile_output_accessor(graph)
+    dtypes = [spec.dtype for spec in graph.outputs.tensors]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        with torch.autocast(device, dtype=dtype):
+            result = compiled(*tensors)
+        found = output_tensors(result)
+        return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
+
+    return call
 
 
 class _WarmUp:
@@ -181,7 +252,7 @@ def _in_one_mode(compiled: Callable[..., Any], tensor_count: int, *, as_they_are
         scalars = operands[tensor_count:]
         plain = [tensor.detach() if tensor.requires_grad else tensor for tensor in operands[:tensor_count]]
         if not as_they_are:
-            plain = [tensor.contiguous() for tensor in plain]
+            plain = [_dense(tensor) for tensor in plain]
         if torch.is_inference_mode_enabled() and not as_they_are:
             with torch.inference_mode(False), torch.no_grad():
                 return compiled(*[tensor.clone() if tensor.is_inference() else tensor for tensor in plain], *scalars)
@@ -191,6 +262,17 @@ def _in_one_mode(compiled: Callable[..., Any], tensor_count: int, *, as_they_are
         return compiled(*plain, *scalars)
 
     return execute
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the strides of a new one; those of axes of one entry can be anything otherwise."""
+    tensor = tensor.contiguous()
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != expected:
+            return tensor.view(-1).view(tensor.shape)
+        expected *= size
+    return tensor
 
 
 def _compiled_graphs() -> int:

@@ -24,6 +24,7 @@ class EngineFacts:
     keeps_module: bool = False
     live_weights: bool = False
     own_errors: bool = False
+    notes: tuple[str, ...] = ()
     narrowing: Narrowing = WHOLE
 
 
@@ -35,6 +36,7 @@ class FunctionEngine(Engine):
         facts: What is known of it.
         artifact: The engine's files, None if it cannot be kept.
         folder: Where the files are; they have to last as long as the engine.
+        on_close: Frees what the function holds beyond memory that Python counts.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class FunctionEngine(Engine):
         facts: EngineFacts,
         artifact: Artifact | None = None,
         folder: Path | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.precision = facts.precision
         self.reentrant = facts.reentrant
@@ -50,8 +53,9 @@ class FunctionEngine(Engine):
         self.live_weights = facts.live_weights
         self.own_errors = facts.own_errors
         self.ranges = dict(facts.narrowing.ranges)
-        self.notes = facts.narrowing.notes
+        self.notes = (*facts.notes, *facts.narrowing.notes)
         self._artifact = artifact
+        self._on_close = on_close
         self._folder = folder
         self.run = function  # type: ignore[method-assign]
 
@@ -62,6 +66,9 @@ class FunctionEngine(Engine):
     def close(self) -> None:
         """Let go of the function and with it of all that it holds."""
         self.__dict__.pop("run", None)
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
     def save(self, folder: Path) -> None:
         """Write the engine's files and a note into ``folder``.

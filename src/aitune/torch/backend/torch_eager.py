@@ -13,9 +13,12 @@ import torch
 from aitune.exceptions import BackendUnsupportedError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.cuda_graphs import CudaGraphs
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.validation import check_autocast, check_bool
+from aitune.torch.export.flat import flat_call
+from aitune.torch.export.preserved import preserved
 from aitune.torch.graph.accessor import (
     compile_call,
     compile_forward,
@@ -26,6 +29,8 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
 __all__ = ["TorchEagerBackend", "TorchEagerBackendConfig"]
+
+Execute = Callable[[tuple[torch.Tensor, ...]], Any]
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -78,25 +83,37 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
         """Build an engine; see :meth:`Backend.build`.
 
         Raises:
-            BackendUnsupportedError: If channels last cannot be had, or CUDA graphs are asked for.
+            BackendUnsupportedError: If channels last or CUDA graphs are asked for and cannot be had.
         """
         require(self, job)
-        if self.config.use_cuda_graphs:
-            raise BackendUnsupportedError(self.name, "use_cuda_graphs comes with the GPU backends")
         config, device = self.config, job.device.type
-        if not config.channels_last and not config.autocast_enabled:
+        changed = config.channels_last or config.autocast_enabled
+        if not changed and not config.use_cuda_graphs:
             facts = EngineFacts(precision=module_precision(job), keeps_module=True, live_weights=True, own_errors=True)
             return FunctionEngine(job.forward, facts)
         dtype = config.autocast_dtype or torch.get_autocast_dtype(device)
-        autocast = functools.partial(torch.autocast, device, dtype=dtype, enabled=config.autocast_enabled)
         precision = lowest((module_precision(job), *([precision_of(dtype)] if config.autocast_enabled else [])))
-        if not config.channels_last:
-            run = _converting(job.graph, job.forward, autocast, channels_last=False)
-            return FunctionEngine(run, EngineFacts(precision=precision, keeps_module=True, live_weights=True))
-        owner = self._channels_last_copy(job.module)
-        run = _converting(job.graph, owner.forward, autocast, channels_last=True)
-        # Without gradients: they would go to the copy.
-        return FunctionEngine(torch.no_grad()(run), EngineFacts(precision=precision))
+        owner = self._channels_last_copy(job.module) if config.channels_last else job.module
+        facts = EngineFacts(precision=precision, keeps_module=owner is job.module, live_weights=owner is job.module)
+        if changed:
+            autocast = functools.partial(torch.autocast, device, dtype=dtype, enabled=config.autocast_enabled)
+            execute = _converting(job.graph, owner.forward, autocast, channels_last=config.channels_last)
+        else:
+            execute = _as_it_is(job.graph, job.forward)
+        if config.use_cuda_graphs:
+            return self._as_graphs(job, execute, owner, facts)
+        run = compile_call(job.graph, execute)
+        # Without gradients where the weights are those of a copy: they would go to the copy.
+        return FunctionEngine(run if owner is job.module else torch.no_grad()(run), facts)
+
+    def _as_graphs(self, job: Job, execute: Execute, owner: torch.nn.Module, facts: EngineFacts) -> Engine:
+        graphs = CudaGraphs(execute, job.graph, owner)
+        with preserved(owner), torch.no_grad():
+            problem = graphs.prepare([flat_call(job, sample) for sample in job.samples])
+        if problem is not None:
+            graphs.close()
+            raise BackendUnsupportedError(self.name, problem)
+        return FunctionEngine(compile_call(job.graph, graphs), facts, on_close=graphs.close)
 
     def _channels_last_copy(self, module: torch.nn.Module) -> torch.nn.Module:
         ranks = {parameter.dim() for parameter in module.parameters()}
@@ -115,10 +132,15 @@ class TorchEagerBackend(Backend[TorchEagerBackendConfig]):
         return owner
 
 
+def _as_it_is(graph: GraphSpec, forward: Callable[..., Any]) -> Execute:
+    call = compile_forward(graph, forward)
+    return lambda tensors: call(*tensors)
+
+
 def _converting(
     graph: GraphSpec, forward: Callable[..., Any], autocast: Callable[[], Any], channels_last: bool
-) -> Callable[..., Any]:
-    """Return a forward with tensors converted on the way in and back on the way out, run in a context."""
+) -> Execute:
+    """Return a forward of the graph's tensors that converts them on the way in and back out, and runs in a context."""
     output, output_tensors = compile_output(graph), compile_output_accessor(graph)
     call = compile_forward(graph, forward)
     dtypes = [spec.dtype for spec in graph.outputs.tensors]
@@ -132,7 +154,7 @@ def _converting(
         # Callers may rely on a layout; the original's outputs were contiguous more often than not.
         return output([tensor.to(kind).contiguous() for tensor, kind in zip(found, dtypes, strict=True)])
 
-    return compile_call(graph, execute)
+    return execute
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -9,22 +9,20 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import AITuneUserInputError, BackendUnsupportedError
+from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
-from aitune.torch.backend.compiled import compiled_forward, warmed_up
-from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.compiled import WITHOUT_GRAPHS, compiled_forward, engine_of, under_autocast, warmed_up
+from aitune.torch.backend.function_engine import EngineFacts
 from aitune.torch.backend.precision import lowest, module_precision, precision_of
 from aitune.torch.backend.validation import check_autocast, check_bool, check_choice, check_options
 from aitune.torch.export.narrowing import Narrowing
-from aitune.torch.graph.accessor import compile_call, compile_output, compile_output_accessor
-from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 
 __all__ = ["TorchInductorJitBackend", "TorchInductorJitBackendConfig"]
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # outputs live in memory that the next call writes to
+_GRAPHS_OPTION = "triton.cudagraphs"
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class TorchInductorJitBackendConfig(BackendConfig):
     """Options of ``torch.compile``.
 
     Attributes:
-        mode: As in ``torch.compile``.
+        mode: As in ``torch.compile``; where it asks for CUDA graphs, outputs may be kept all the same.
         fullgraph: Whether a graph break is an error.
         dynamic: As in ``torch.compile``; None makes the graph's dimensions dynamic from the start.
         options: Inductor's options by name; not together with ``mode``.
@@ -75,16 +73,15 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         """Build an engine; see :meth:`Backend.build`.
 
         Raises:
-            BackendUnsupportedError: If nothing of the module was compiled, or results would be overwritten.
+            BackendUnsupportedError: If nothing of the module was compiled.
             BackendBuildError: If torch.compile fails.
         """
         require(self, job)
-        if job.device.type == "cuda" and self.config.mode in _CUDA_GRAPH_MODES:
-            raise BackendUnsupportedError(self.name, f"mode {self.config.mode!r} comes with the GPU backends")
-        compiled = _compiled(job, self.config)
+        graphs = job.device.type == "cuda" and _wants_graphs(self.config)
+        compiled = _compiled(job, self.config, graphs=graphs)
         with self._freezing():
             execute, narrowing = warmed_up(job, compiled, job.module, dynamic=self.config.dynamic, backend=self.name)
-        return FunctionEngine(compile_call(job.graph, execute), _facts(job, self.config, narrowing))
+        return engine_of(job, execute, _facts(job, self.config, narrowing), job.module, cuda_graphs=graphs)
 
     def takes_varying(self, kinds: Collection[type]) -> bool:
         """Whether what changes are numbers, which torch.compile makes symbols of once two values were seen."""
@@ -100,18 +97,26 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
         return patch
 
 
-def _compiled(job: Job, config: TorchInductorJitBackendConfig) -> Callable[..., Any]:
-    """Return a function of the graph's tensors that compiles when it is called."""
+def _wants_graphs(config: TorchInductorJitBackendConfig) -> bool:
+    return config.mode in WITHOUT_GRAPHS or bool((config.options or {}).get(_GRAPHS_OPTION))
+
+
+def _compiled(job: Job, config: TorchInductorJitBackendConfig, *, graphs: bool) -> Callable[..., Any]:
+    """Return a function of the graph's tensors that compiles when it is called; without torch's own CUDA graphs."""
+    mode, options = config.mode, config.options
+    if graphs:
+        mode = WITHOUT_GRAPHS.get(mode, mode)
+        options = None if options is None else {**options, _GRAPHS_OPTION: False}
     compiled = compiled_forward(
         job,
         job.forward,
         fullgraph=config.fullgraph,
         dynamic=config.dynamic,
-        mode=config.mode,
-        options=config.options,
+        mode=mode,
+        options=options,
     )
     if config.autocast_enabled:
-        compiled = _under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
+        compiled = under_autocast(compiled, job.graph, job.device.type, config.autocast_dtype)
     return compiled
 
 
@@ -121,18 +126,3 @@ def _facts(job: Job, config: TorchInductorJitBackendConfig, narrowing: Narrowing
         dtype = config.autocast_dtype or torch.get_autocast_dtype(job.device.type)
         precision = lowest((precision, precision_of(dtype)))
     return EngineFacts(precision=precision, keeps_module=True, live_weights=not config.freezing, narrowing=narrowing)
-
-
-def _under_autocast(
-    compiled: Callable[..., Any], graph: GraphSpec, device: str, dtype: torch.dtype | None
-) -> Callable[..., Any]:
-    output, output_tensors = compile_output(graph), compile_output_accessor(graph)
-    dtypes = [spec.dtype for spec in graph.outputs.tensors]
-
-    def call(*operands: Any) -> Any:
-        with torch.autocast(device, dtype=dtype):
-            result = compiled(*operands)
-        found = output_tensors(result)
-        return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
-
-    return call

@@ -41,3 +41,17 @@ class TorchTensorRTConfig:
         check_bool(self, "require_full_compilation", "truncate_double", "disable_tf32")
         check_bool(self, "use_python_runtime", optional=True)
         check_options(self, "options", optional=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings as Torch-TensorRT takes them; those left to the library are left out."""
+        named: dict[str, Any] = {
+            "workspace_size": self.workspace_size,
+            "min_block_size": self.min_block_size,
+            "optimization_level": self.optimization_level,
+            "require_full_compilation": self.require_full_compilation,
+            "truncate_double": self.truncate_double,
+            "disable_tf32": self.disable_tf32,
+            "use_python_runtime": self.use_python_runtime,
+        }
+        return {**{name: value for name, value in named.items() if value is not None}, **self.options}

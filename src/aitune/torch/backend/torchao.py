@@ -16,18 +16,16 @@ import torch
 from aitune.exceptions import BackendBuildError, BackendUnsupportedError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
-from aitune.torch.backend.compiled import compiled_forward, warmed_up
-from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.compiled import WITHOUT_GRAPHS, compiled_forward, engine_of, warmed_up
+from aitune.torch.backend.function_engine import EngineFacts
 from aitune.torch.backend.precision import lowest, module_precision
 from aitune.torch.backend.validation import check_bool, check_choice, check_exclusive, refuse
-from aitune.torch.graph.accessor import compile_call
 from aitune.torch.graph.job import Job
 from aitune.torch.trial import Precision
 
 __all__ = ["TorchAOBackend", "TorchAOBackendConfig"]
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # outputs live in memory that the next call writes to
 
 
 @dataclass(frozen=True)
@@ -125,18 +123,16 @@ class TorchAOBackend(Backend[TorchAOBackendConfig]):
             BackendNotInstalledError: If torchao is not installed.
         """
         require(self, job)
-        if job.device.type == "cuda" and self.config.mode in _CUDA_GRAPH_MODES:
-            raise BackendUnsupportedError(self.name, f"mode {self.config.mode!r} comes with the GPU backends")
+        graphs = job.device.type == "cuda" and self.config.mode in WITHOUT_GRAPHS
+        mode = WITHOUT_GRAPHS[self.config.mode] if graphs else self.config.mode
         twin = _twin(job.module, self.name)
         precision = self._quantise(twin)
         dynamic = self.config.dynamic
         with _quiet():
-            compiled = compiled_forward(
-                job, twin.forward, mode=self.config.mode, fullgraph=self.config.fullgraph, dynamic=dynamic
-            )
+            compiled = compiled_forward(job, twin.forward, mode=mode, fullgraph=self.config.fullgraph, dynamic=dynamic)
             execute, narrowing = warmed_up(job, compiled, twin, dynamic=dynamic, backend=self.name)
-        facts = EngineFacts(precision=lowest((module_precision(job), precision)), narrowing=narrowing)
-        return FunctionEngine(compile_call(job.graph, execute), facts)
+            facts = EngineFacts(precision=lowest((module_precision(job), precision)), narrowing=narrowing)
+            return engine_of(job, execute, facts, twin, cuda_graphs=graphs)
 
     def _quantise(self, twin: torch.nn.Module) -> Precision:
         """Quantise a module in place, and return what it computes in from then on."""

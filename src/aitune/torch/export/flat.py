@@ -10,7 +10,15 @@ import torch
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
 
-__all__ = ["FlatForward", "OutputRoutes", "flat_inputs", "input_name", "inputs_to_aim_at", "output_name"]
+__all__ = [
+    "FlatForward",
+    "OutputRoutes",
+    "flat_call",
+    "flat_inputs",
+    "input_name",
+    "inputs_to_aim_at",
+    "output_name",
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,11 @@ def flat_inputs(job: Job) -> tuple[torch.Tensor, ...]:
     seen = graph.sizes(calls[0]) or {}
     resized = graph.resized(job.samples[0], {name: 2 for name, size in seen.items() if size < 2})
     return tuple(_copy(tensor) for tensor in graph.input_tensors(resized.args, resized.kwargs))
+
+
+def flat_call(job: Job, sample: Sample) -> tuple[torch.Tensor, ...]:
+    """Return copies of the tensors of a recorded call, in the order of the graph's inputs."""
+    return tuple(_copy(tensor) for tensor in job.graph.input_tensors(sample.args, sample.kwargs))
 
 
 def inputs_to_aim_at(job: Job) -> tuple[torch.Tensor, ...]:

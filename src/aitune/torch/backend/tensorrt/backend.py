@@ -1,27 +1,41 @@
-"""TensorRT engines, by way of ONNX. Options only in this version."""
+"""TensorRT engines, by way of ONNX."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from aitune.exceptions import BackendUnsupportedError
+import torch
+
+from aitune.exceptions import BackendBuildError, BackendUnsupportedError
+from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
+from aitune.torch.backend.cuda_graphs import CudaGraphs
+from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.quantization import (
     ONNXAutoCastConfig,
     ONNXQuantizationConfig,
     TorchQuantizationConfig,
 )
-from aitune.torch.backend.tensorrt.profile import ProfileMode, TensorRTProfile
+from aitune.torch.backend.tensorrt.library import import_library, is_rtx
+from aitune.torch.backend.tensorrt.plan import PlanOptions, build_plan, write_atomically
+from aitune.torch.backend.tensorrt.profile import ProfileMode, TensorRTProfile, input_ranges
+from aitune.torch.backend.tensorrt.runner import Plan, TensorRTRunner
 from aitune.torch.backend.validation import check_bool, check_choice, check_int, refuse
+from aitune.torch.export.flat import flat_call
+from aitune.torch.export.onnx import export_onnx
+from aitune.torch.graph.accessor import compile_call
 from aitune.torch.graph.job import Job
 
 __all__ = ["TensorRTBackend", "TensorRTBackendConfig"]
 
+_MODEL, _PLAN, _COMPILED = "model.onnx", "engine.plan", "compiled.cache"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool)
 _COMPATIBILITY = ("none", "ampere_plus", "same_compute_capability")
 _QUANTIZATIONS = (ONNXAutoCastConfig, ONNXQuantizationConfig, TorchQuantizationConfig)
 
@@ -38,9 +52,11 @@ class TensorRTBackendConfig(BackendConfig):
         compatibility_level: For which other GPUs the engine is to work: ``"none"``, ``"ampere_plus"`` or
             ``"same_compute_capability"``; None leaves it to the library.
         timing_cache: File in which measured kernel times are kept; None keeps none.
-        profiles: For which sizes kernels are chosen: a mode, or profiles of one's own.
+        profiles: For which sizes kernels are chosen: a mode, or profiles of one's own. TensorRT for RTX chooses
+            kernels by the sizes of each call, whatever the profiles.
         quantization_config: How to compute in fewer bits; None computes in the module's own dtype.
-        enable_tf32: Whether float32 products may drop bits.
+        enable_tf32: Whether float32 products may drop bits. TensorRT for RTX drops them in any case, so that its
+            engines declare tf32.
         use_cuda_graphs: Whether calls are replayed as CUDA graphs.
     """
 
@@ -92,12 +108,95 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
     )
     complexity = 6
 
+    def unsuitable(self, job: Job) -> str | None:
+        """Return why the job cannot be served, None if it may be tried."""
+        for spec in (*job.graph.inputs.tensors, *job.graph.outputs.tensors):
+            if spec.dtype not in _DTYPES:
+                return f"TensorRT does not take {spec.dtype}: {spec}"
+        return super().unsuitable(job)
+
     def build(self, job: Job) -> Engine:
-        """Refuse: engines of this backend are not built yet.
+        """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
 
         Raises:
-            BackendUnsupportedError: Always, with the reason.
-            BackendNotInstalledError: If the library is not installed.
+            BackendUnsupportedError: If the module cannot be exported, or TensorRT cannot express it.
+            BackendBuildError: If TensorRT builds no engine.
+            BackendNotInstalledError: If a library is missing.
+            AITuneUserInputError: If a profile does not fit the graph.
         """
         require(self, job)
-        raise BackendUnsupportedError(self.name, "not built yet in this version of aitune")
+        if self.config.quantization_config is not None:
+            raise BackendUnsupportedError(self.name, "quantization_config is not built yet in this version of aitune")
+        input_ranges(job, self.config.profiles)  # raises what is the user's error before anything is built
+        trt = self._library()
+        model = job.folder / _MODEL
+        config = self.config
+        exported = export_onnx(job, model, use_dynamo=config.use_dynamo, opset=config.opset_version, backend=self.name)
+        profiles = input_ranges(job.narrowed(dict(exported.narrowing.ranges)), self.config.profiles)
+        if is_rtx(trt):  # crashes where there are several; its kernels are made for the sizes of a call when it runs
+            profiles = profiles[-1:]
+        options = PlanOptions(
+            profiles=profiles,
+            workspace_size=config.workspace_size,
+            optimization_level=config.optimization_level,
+            compatibility_level=config.compatibility_level,
+            timing_cache=None if config.timing_cache is None else Path(config.timing_cache),
+            enable_tf32=config.enable_tf32,
+        )
+        with torch.cuda.device(job.device):
+            content = build_plan(trt, model, options, self.name)
+        for file in (model, model.with_name(f"{_MODEL}.data")):
+            file.unlink(missing_ok=True)
+        (job.folder / _PLAN).write_bytes(content)
+        precision = module_precision(job)
+        # TensorRT for RTX drops bits of float32 products whatever it is told (1.4, as measured).
+        if precision == "float32" and (config.enable_tf32 or is_rtx(trt)):
+            precision = "tf32"
+        artifact = Artifact(self.name, (_PLAN, _COMPILED), exported.routes, precision, exported.narrowing)
+        return self._engine(job, job.folder, artifact)
+
+    def load(self, job: Job, folder: Path) -> Engine:
+        """Make an engine from saved files; see :meth:`Backend.load`."""
+        require(self, job)
+        self._library()
+        return self._engine(job, folder, Artifact.read(folder, self.name))
+
+    def _library(self) -> Any:
+        try:
+            return import_library()
+        except (ImportError, OSError) as error:
+            raise BackendUnsupportedError(self.name, f"TensorRT cannot be loaded here: {error}") from error
+
+    def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
+        compiled = folder / _COMPILED
+        plan = Plan(
+            content=(folder / _PLAN).read_bytes(),
+            compiled=compiled.read_bytes() if compiled.exists() else b"",
+            graph=job.graph,
+            routes=artifact.routes,
+            device=job.device,
+            backend=self.name,
+        )
+        runner = TensorRTRunner(self._library(), plan)
+        samples = job.narrowed(dict(artifact.narrowing.ranges)).samples
+        calls = [flat_call(job, sample) for sample in samples]
+        try:
+            for tensors in calls:  # kernels are chosen or compiled at the first call of each size
+                runner(tensors)
+            torch.cuda.synchronize(job.device)
+        except RuntimeError as error:
+            raise BackendBuildError(self.name, str(error)) from error
+        if not compiled.exists():
+            write_atomically(compiled, runner.compiled)
+        facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
+        if not self.config.use_cuda_graphs:
+            return FunctionEngine(compile_call(job.graph, runner), facts, artifact, folder, runner.close)
+        graphs = CudaGraphs(runner, job.graph, alone=True)
+        problem = graphs.prepare(calls)
+
+        def close() -> None:
+            graphs.close()
+            runner.close()
+
+        facts = replace(facts, notes=() if problem is None else (problem,))
+        return FunctionEngine(compile_call(job.graph, graphs), facts, artifact, folder, close)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aitune.exceptions import AITuneUserInputError
+from aitune.torch.export.flat import input_name
+from aitune.torch.graph.dims import DynamicDim
+from aitune.torch.graph.job import Job
 
-__all__ = ["ProfileMode", "ShapeRange", "TensorRTProfile"]
+__all__ = ["InputRanges", "ProfileMode", "ShapeRange", "TensorRTProfile", "input_ranges"]
 
 
 class ProfileMode(enum.Enum):
@@ -34,6 +38,10 @@ class ShapeRange:
     min: tuple[int, ...]
     opt: tuple[int, ...]
     max: tuple[int, ...]
+
+
+InputRanges = Mapping[str, ShapeRange]
+"""Ranges by the name of an input in the exported graph."""
 
 
 @dataclass
@@ -79,3 +87,59 @@ class TensorRTProfile:
             raise AITuneUserInputError(f"TensorRTProfile: min <= opt <= max must hold for {path!r}: {shapes}")
         self.shapes[key] = ShapeRange(*shapes)
         return self
+
+
+def input_ranges(job: Job, profiles: ProfileMode | Sequence[TensorRTProfile]) -> list[InputRanges]:
+    """Return the profiles of an engine for a job; together they take every call of the graph.
+
+    Args:
+        job: The job.
+        profiles: A mode, or profiles of one's own, which come first and may cover a part of the graph's range.
+
+    Raises:
+        AITuneUserInputError: If a profile names an input that the graph does not have, or of another rank.
+    """
+    whole = _whole_range(job)
+    if profiles is ProfileMode.SINGLE:
+        return [whole]
+    if isinstance(profiles, ProfileMode):
+        return [*_ranges_of_samples(job), whole]
+    return [*(_own_range(job, profile, whole) for profile in profiles), whole]
+
+
+def _whole_range(job: Job) -> InputRanges:
+    def shape(index: int, size: Any) -> tuple[int, ...]:
+        return tuple(size(one) if isinstance(one, DynamicDim) else one for one in job.graph.inputs.tensors[index].shape)
+
+    return {
+        input_name(i): ShapeRange(
+            shape(i, lambda dim: dim.min),
+            shape(i, lambda dim: dim.max if dim.opt is None else dim.opt),
+            shape(i, lambda dim: dim.max),
+        )
+        for i in range(len(job.graph.inputs.tensors))
+    }
+
+
+def _ranges_of_samples(job: Job) -> list[InputRanges]:
+    found: dict[tuple[tuple[int, ...], ...], InputRanges] = {}
+    for sample in job.samples:
+        shapes = tuple(tuple(one.shape) for one in job.graph.input_tensors(sample.args, sample.kwargs))
+        found[shapes] = {input_name(i): ShapeRange(shape, shape, shape) for i, shape in enumerate(shapes)}
+    return list(found.values())
+
+
+def _own_range(job: Job, profile: TensorRTProfile, whole: InputRanges) -> InputRanges:
+    names = {tuple(spec.path): input_name(i) for i, spec in enumerate(job.graph.inputs.tensors)}
+    ranges = dict(whole)
+    for path, given in profile.shapes.items():
+        if path not in names:
+            known = ", ".join(map(repr, names))
+            raise AITuneUserInputError(f"TensorRTProfile: the graph has no input {path!r}; it has {known}")
+        name = names[path]
+        if len(given.min) != len(whole[name].min):
+            raise AITuneUserInputError(
+                f"TensorRTProfile: {path!r} has {len(whole[name].min)} axes, the profile gives {len(given.min)}"
+            )
+        ranges[name] = given
+    return ranges
