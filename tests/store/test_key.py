@@ -366,6 +366,15 @@ def test_keys_of_library_models_are_the_same_in_every_process():
     assert first == keys_in_process("2", LIBRARIES)
 
 
+def test_a_key_does_not_change_by_compiling_or_calling_the_module(module, key_of):
+    before = key_of(module).text
+    compiled = torch.compile(module, backend="eager")
+    compiled(torch.randn(3, 8))
+    module(torch.randn(3, 8))
+    assert key_of(module).text == before
+    assert key_of(copy.deepcopy(module)).text == before
+
+
 def test_digesting_changes_nothing(module, unchanged_torch_state):
     net = ConvNet()
     state = {name: tensor.clone() for name, tensor in net.state_dict().items()}

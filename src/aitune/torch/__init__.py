@@ -2,6 +2,7 @@
 
 from aitune.torch.bench import Bench
 from aitune.torch.check.check import Check
+from aitune.torch.checkpoint import LocalTorchStorage, load, save
 from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
 from aitune.torch.graph.dims import BatchDim, DynamicDim
@@ -24,6 +25,7 @@ __all__ = [
     "DataLoaderFactory",
     "DynamicDim",
     "FirstWinsStrategy",
+    "LocalTorchStorage",
     "MaxThroughputStrategy",
     "Module",
     "ModuleState",
@@ -36,5 +38,7 @@ __all__ = [
     "aitune_cache_dir",
     "config",
     "handle",
+    "load",
+    "save",
     "tune",
 ]

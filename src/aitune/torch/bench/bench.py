@@ -160,6 +160,11 @@ class Bench:
         entrants = [self._entrants[id(trial)] for trial in trials]
         return winner(entrants, self._race).trial
 
+    def recipe(self, trial: Trial) -> Backend[Any] | None:
+        """Return the backend behind a trial whose engine is open, None for any other."""
+        entrant = self._entrants.get(id(trial))
+        return None if entrant is None else entrant.backend
+
     def take(self, trial: Trial) -> Engine | None:
         """Hand over the engine of a trial, to be closed by the caller from now on; None for the original.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from aitune.torch.backend.base import Engine
+from aitune.torch.backend.base import Backend, Engine
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
 from aitune.torch.module.miss import Miss, find_route
@@ -35,11 +35,13 @@ class Served:
         graph: The graph, with the ranges that were validated.
         engine: The engine, owned by the dispatcher from now on.
         backend: Description of the backend that built it.
+        recipe: The backend itself, None for the original.
     """
 
     graph: GraphSpec
     engine: Engine
     backend: str
+    recipe: Backend[Any] | None = None
 
 
 class Dispatcher:

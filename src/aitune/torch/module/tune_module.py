@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.tune_strategy import TuneStrategy
 from aitune.torch.worker import BuildFolders, Executor
 
-__all__ = ["TuneOptions", "module_device", "stopwatch_for", "tune_module"]
+__all__ = ["OriginalEngine", "TuneOptions", "module_device", "stopwatch_for", "tune_module"]
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def tune_module(
     except BaseException:
         _close(served)
         raise
-    if all(isinstance(found.engine, _Original) for found in served):
+    if all(isinstance(found.engine, OriginalEngine) for found in served):
         served = []
     return ModuleResult(name, kind, tuple(results)), tuple(served)
 
@@ -116,15 +116,15 @@ def _close(served: Sequence[Served]) -> None:
         found.engine.close()
 
 
-class _Original(Engine):
+class OriginalEngine(Engine):
     """The original, in the place of an engine: its calls take the quick path and are counted."""
 
     keeps_module = True
     live_weights = True
     own_errors = True
 
-    def __init__(self, slot: Slot) -> None:
-        self.run = slot.original  # type: ignore[method-assign]
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.run = original  # type: ignore[method-assign]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:  # pragma: no cover - replaced on every instance
         """Never called; see ``__init__``."""
@@ -157,12 +157,13 @@ class _Tuner:
             except Exception as error:  # noqa: BLE001 - strategies and backends are foreign code
                 result = _result(bench.graph, trials=bench.trials, notes=bench.notes)
                 return result, self._left_alone(graph), error
+            recipe = bench.recipe(trial)
             engine = bench.take(trial)
             graph = bench.graph
             chosen = trial.backend if engine is not None else ORIGINAL
             result = _result(graph, chosen=chosen, trials=bench.trials, notes=bench.notes)
         publish(GraphChosen(self.name, graph.name, chosen))
-        served = self._left_alone(graph) if engine is None else Served(graph, engine, trial.backend)
+        served = self._left_alone(graph) if engine is None else Served(graph, engine, trial.backend, recipe)
         return result, served, None
 
     def _rules(self, strategy: TuneStrategy) -> Rules:
@@ -186,7 +187,7 @@ class _Tuner:
         return Path(dispatcher.call, lambda: dispatcher.stats.fallbacks)
 
     def _left_alone(self, graph: GraphSpec) -> Served:
-        return Served(graph, _Original(self.slot), ORIGINAL)
+        return Served(graph, OriginalEngine(self.slot.original), ORIGINAL)
 
 
 def _result(

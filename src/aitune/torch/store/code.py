@@ -33,6 +33,8 @@ _NOT_STATE = frozenset(
         "__conditional_annotations__", "__classdictcell__",
     }
 )  # fmt: skip
+_MARKS = ("__pydantic_", "___")  # the latter is how torch._dynamo marks classes
+_MAKERS = ("__init__", "__setstate__")  # of torch; wrapped by torch._dynamo, and not part of what a module computes
 _ACCESSORS = (property, staticmethod, classmethod, functools.cached_property, functools.partialmethod)
 _NATIVE = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
@@ -213,7 +215,7 @@ def _write_class(out: Canonical, kind: type, path: str) -> None:
         if ancestor is not object:
             out.write(ancestor, path)
     for name, item in sorted(vars(kind).items()):
-        if name in _NOT_STATE or name.startswith("__pydantic_"):
+        if name in _NOT_STATE or name.startswith(_MARKS) or (kind.__module__.startswith("torch.") and name in _MAKERS):
             continue
         if library:
             _write_replaceable(out, name, item, f"{path}.{name}")

@@ -19,7 +19,7 @@ _LEFT_OUT = frozenset(
         *_REGISTRIES, *_HOOKS,
         "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_state_dict_hooks",
         "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-        "_forward_hooks_always_called", "_compiled_call_impl",
+        "_forward_hooks_always_called", "_compiled_call_impl", "_is_torch_compile",
     }
 )  # fmt: skip
 # Names of the arguments that a config of diffusers took by default, as a list in the order of a set.
@@ -74,12 +74,16 @@ def _is_diffusers_config(kind: type) -> bool:
     return kind.__name__ == "FrozenDict" and kind.__module__.startswith("diffusers.")
 
 
+def _is_left_out(name: str) -> bool:
+    return name in _LEFT_OUT or name.startswith("___")  # a mark of torch._dynamo
+
+
 def _write_part(out: Canonical, module: torch.nn.Module, path: str) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise UndigestibleError(path or "the module", "a TorchScript module, whose code is not Python's")
     out.mark("module")
     out.write(type(module), path)
-    attributes = {name: value for name, value in vars(module).items() if name not in _LEFT_OUT}
+    attributes = {name: value for name, value in vars(module).items() if not _is_left_out(name)}
     out.attributes(attributes.items(), path)
     for registry in _REGISTRIES:
         entries = vars(module).get(registry, {})
@@ -107,7 +111,7 @@ def _write_tensor(out: Canonical, tensor: torch.Tensor, path: str) -> None:
     facts = (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.device.type, tensor.requires_grad)
     out.mark("tensor", f"{name}{facts}".encode())
     out.tensors.append(tensor)
-    extra = {key: value for key, value in vars(tensor).items() if not key.startswith("__")}
+    extra = {key: value for key, value in vars(tensor).items() if not key.startswith(("__", "_dynamo"))}
     out.attributes(extra.items(), path)
 
 
