@@ -149,6 +149,7 @@ def test_the_turn_is_anybodys_again_afterwards_also_after_an_exception(root):
             assert same is Turn.without
 
 
+@pytest.mark.slow
 def test_two_publishers_of_one_key_leave_one_whole_entry(root, tmp_path):
     processes = []
     for number in range(2):

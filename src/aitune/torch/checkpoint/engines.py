@@ -126,7 +126,7 @@ class EngineMaker:
         job = self._job(graph, samples, folder, self.folders.new(self.name, graph.name)[1])
         try:
             engine = recipe.load(job, folder)
-        except AITuneError as error:
+        except Exception as error:  # libraries raise anything for files that are not theirs
             raise CheckpointMismatchError(
                 self.conditions.file, (f"{saved.chosen} cannot be loaded: {error}",), AGAIN
             ) from error
@@ -157,7 +157,12 @@ class EngineMaker:
         built = build_here(recipe, job)
         if built.engine is None:
             assert built.error is not None
-            raise built.error
+            if isinstance(built.error, AITuneError):
+                raise built.error
+            told = f"{type(built.error).__name__}: {built.error}"
+            raise CheckpointError(
+                self.conditions.file, f"{saved.chosen} cannot be built again here: {told}"
+            ) from built.error
         weakref.finalize(built.engine, remove_files, str(job.folder))
         return self._checked(saved, built.engine, job, thorough=True)
 
