@@ -22,6 +22,7 @@ from aitune.torch.backend import (
     OpenVINOBackendConfig,
     TorchEagerBackend,
 )
+from aitune.torch.report import ModuleResult
 
 
 def test_engines_are_attached_to_a_fresh_model(file, fresh, assert_attached):
@@ -279,6 +280,15 @@ def test_no_sample_of_the_user_is_in_a_checkpoint(tuned, fresh, tmp_path):
 def test_arguments_that_cannot_be_used_are_named(arguments, message, file, fresh):
     with pytest.raises(AITuneUserInputError, match=message):
         ait.load(fresh(), **{"path": file, **arguments})
+
+
+def test_a_model_that_the_original_serves_is_saved_and_loaded_as_that(fresh, tmp_path):
+    root = ait.Module(fresh(), name="net")
+    ait.handle(root).install((), ModuleResult("net", "Mlp", ()))
+    again = ait.load(fresh(), ait.save(root, tmp_path / "net.ait"))
+    assert ait.handle(again).state is ait.ModuleState.TUNED
+    assert not ait.handle(again).serves
+    assert torch.equal(again(torch.ones(1, 8)), fresh()(torch.ones(1, 8)))
 
 
 def test_saving_what_is_not_tuned_is_refused(fresh, tmp_path):

@@ -251,6 +251,8 @@ WITHOUT_EFFECT = (
     "backend_memory_limit",
     "max_parallel_builds",
     "reuse_store",
+    "store_size_limit",
+    "cache_min_free_bytes",
 )
 """Fields of :class:`Config` that change nothing yet."""
 
