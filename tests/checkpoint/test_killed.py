@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -22,10 +23,17 @@ file, folder = Path(sys.argv[1]), Path(sys.argv[2])
 manifest = (folder / "manifest.json").read_text()
 storage = LocalTorchStorage(compress_checkpoint=False)
 print("ready", flush=True)
-number = os.getpid() % 1000
-while True:
-    write_archive(file, manifest + " " * number, folder / "files", storage)
-    number = (number + 1) % 1000
+# Importing torch takes seconds: one process has done so, and forks one child for each kill.
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        number = int(line)
+        while True:
+            write_archive(file, manifest + " " * number, folder / "files", storage)
+            number = (number + 1) % 1000
+    print(child, flush=True)
+    os.waitpid(child, 0)
+    print("gone", flush=True)
 """
 
 
@@ -37,18 +45,22 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint_or_the_new(file, tmp_path
         (folder / "manifest.json").write_bytes(archive.read("manifest.json"))
     rolls = random.Random(5)
     seen = set()
-    for _ in range(count(3, 100)):
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", SAVE_ALWAYS, str(file), str(folder)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(rolls.uniform(0.0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+    server = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SAVE_ALWAYS, str(file), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout.readline() == "ready\n"
+    for number in range(count(20, 100)):
+        server.stdin.write(f"{number}\n")
+        server.stdin.flush()
+        child = int(server.stdout.readline())
+        time.sleep(rolls.uniform(0.0, 0.1))
+        os.kill(child, signal.SIGKILL)
+        assert server.stdout.readline() == "gone\n"
         manifest = read_manifest(file)
         check_sums(file, storage)
         seen.add(manifest.source)
+    server.communicate(timeout=60)
     assert len(seen) > 1, "nothing was ever replaced"

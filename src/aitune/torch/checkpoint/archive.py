@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -232,7 +233,9 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except CheckpointError:
         raise
-    except _BROKEN as error:
+    except (*_BROKEN, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is a place that no file has
+            raise
         raise CheckpointDamagedError(
             str(file), f"is no archive that can be read ({str(error)[:100] or type(error).__name__}); save it anew"
         ) from error
