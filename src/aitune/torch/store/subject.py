@@ -107,7 +107,7 @@ def _written(module: torch.nn.Module) -> Canonical:
     out = Canonical(VISITS)
     with _told():
         write_module(out, module)
-        write_replacements(out)
+        write_replacements(out, module)
     return out
 
 
