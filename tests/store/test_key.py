@@ -246,11 +246,25 @@ def test_methods_of_torch_that_somebody_replaced_count(monkeypatch, module):
     assert module_digests(module) != before
 
 
-class Handle:
-    """Stands for an object of a C extension: its state is nowhere to be seen."""
+@pytest.mark.slow
+def test_functions_that_somebody_put_into_a_librarys_files_count(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.bert import modeling_bert
 
-    def __new__(cls):
-        return object.__new__(cls)
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 9}
+    bert = transformers.BertModel(transformers.BertConfig(**size))
+    before = module_digests(bert)
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", made("x * 2"))
+    patched = module_digests(bert)
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", made("x * 3"))
+    assert len({before, patched, module_digests(bert)}) == 3
+    monkeypatch.undo()
+    assert module_digests(bert) == before
+    transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.register("mine", made("x * 4"))
+    try:
+        assert module_digests(bert) != before
+    finally:
+        del type(transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS)._global_mapping["mine"]
 
 
 def begun():
@@ -260,6 +274,7 @@ def begun():
 
 
 OPAQUE = {
+    "Python module as a value": lambda: helper,
     "open file": lambda: Path(__file__).open("rb"),  # noqa: SIM115
     "iterator": lambda: iter([1, 2]),
     "generator that was begun": begun,
@@ -364,6 +379,15 @@ def test_keys_of_library_models_are_the_same_in_every_process():
     first = keys_in_process("1", LIBRARIES)
     assert len(first.splitlines()) == 7
     assert first == keys_in_process("2", LIBRARIES)
+
+
+def test_a_key_does_not_change_by_compiling_or_calling_the_module(module, key_of):
+    before = key_of(module).text
+    compiled = torch.compile(module, backend="eager")
+    compiled(torch.randn(3, 8))
+    module(torch.randn(3, 8))
+    assert key_of(module).text == before
+    assert key_of(copy.deepcopy(module)).text == before
 
 
 def test_digesting_changes_nothing(module, unchanged_torch_state):

@@ -2,6 +2,7 @@
 
 from aitune.torch.bench import Bench
 from aitune.torch.check.check import Check
+from aitune.torch.checkpoint import LocalTorchStorage, load, save
 from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
 from aitune.torch.doctor import Diagnosis, doctor
@@ -29,6 +30,7 @@ __all__ = [
     "DynamicDim",
     "FirstWinsStrategy",
     "LatencyBudgetStrategy",
+    "LocalTorchStorage",
     "MaxThroughputStrategy",
     "MinLatencyStrategy",
     "Module",
@@ -43,5 +45,7 @@ __all__ = [
     "config",
     "doctor",
     "handle",
+    "load",
+    "save",
     "tune",
 ]

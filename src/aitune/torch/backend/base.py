@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 
@@ -120,6 +120,9 @@ class Backend(ABC, Generic[ConfigT]):
         requires: Libraries that must be importable to build.
         contained: Whether to build in a worker process first.
         complexity: Rank among equals, smaller is simpler: ties in speed go to the simpler engine.
+        kept_as: What saved files of its engines are: ``"portable"`` data that any machine and version of the library
+            may be given, ``"bound"`` data that is right for one kind of device and library alone, or ``"native"`` code,
+            which runs with the rights of the process that loads it.
     """
 
     config_class: ClassVar[type[BackendConfig]] = BackendConfig
@@ -127,6 +130,7 @@ class Backend(ABC, Generic[ConfigT]):
     requires: ClassVar[tuple[Requirement, ...]] = ()
     contained: ClassVar[bool] = True
     complexity: ClassVar[int] = 5
+    kept_as: ClassVar[Literal["portable", "bound", "native"]] = "native"
 
     def __init__(self, config: ConfigT | None = None) -> None:
         if config is None:

@@ -100,6 +100,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         Requirement("onnxscript", "onnx"),
     )
     complexity = 2
+    kept_as = "portable"
 
     @property
     def safe_in_process(self) -> bool:

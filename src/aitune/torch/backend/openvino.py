@@ -63,6 +63,7 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
     devices = ("cpu",)
     requires = (Requirement("openvino", "openvino"),)
     complexity = 3
+    kept_as = "portable"
 
     @property
     def safe_in_process(self) -> bool:

@@ -184,6 +184,11 @@ class Bench:
             return None
         return LatencyBudget(self.job, self.rules, self._tools.original, self._tools.stopwatch)
 
+    def recipe(self, trial: Trial) -> Backend[Any] | None:
+        """Return the backend behind a trial whose engine is open, None for any other."""
+        entrant = self._entrants.get(id(trial))
+        return None if entrant is None else entrant.backend
+
     def take(self, trial: Trial) -> Engine | None:
         """Hand over the engine of a trial, to be closed by the caller from now on; None for the original.
 

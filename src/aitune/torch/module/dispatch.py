@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from aitune.torch.backend.base import Engine
+from aitune.torch.backend.base import Backend, Engine
 from aitune.torch.graph.accessor import Names, compiled
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
@@ -38,12 +38,14 @@ class Served:
         graph: The graph, with the ranges that were validated.
         engine: The engine, owned by the dispatcher from now on.
         backend: Description of the backend that built it.
+        recipe: The backend itself, None for the original.
         put_back: Told why, where the graph turns out to be better off with the original.
     """
 
     graph: GraphSpec
     engine: Engine
     backend: str
+    recipe: Backend[Any] | None = None
     put_back: Callable[[str], None] | None = None
 
 

@@ -18,7 +18,7 @@ from aitune.exceptions import AITuneError, AITuneUserInputError
 from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.module.declared import DynamicShapes, validated
-from aitune.torch.module.dispatch import Dispatcher
+from aitune.torch.module.dispatch import Dispatcher, Served
 from aitune.torch.module.graph_specs import GraphSpecs
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
@@ -148,6 +148,30 @@ class Handle:
     def serves(self) -> bool:
         """Whether an engine is installed."""
         return self._dispatcher is not None
+
+    @property
+    def served(self) -> tuple[Served, ...]:
+        """What calls are routed to; empty where no engine is installed."""
+        dispatcher = self._dispatcher
+        return () if dispatcher is None else dispatcher.served
+
+    def install(self, served: Sequence[Served], result: ModuleResult) -> None:
+        """Let engines that were made elsewhere answer the calls, in place of what did so before.
+
+        Args:
+            served: One entry for each graph; the handle closes the engines from now on. Empty for none.
+            result: What is known about them.
+        """
+        self.untune()
+        slot = self._slot()
+        if served:
+            slot.install(Dispatcher(self.name, slot, served).call)
+        self._state = ModuleState.TUNED
+        self._result = result
+
+    def original(self) -> Callable[..., Any]:
+        """Return what a call of the module runs without aitune."""
+        return self._slot().original
 
     def describe(self) -> str:
         """Return name, state and strategy, and a table of the graphs."""

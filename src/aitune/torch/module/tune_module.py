@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +29,7 @@ from aitune.torch.trial import ORIGINAL, Trial, Verdict
 from aitune.torch.tune_strategy import TuneStrategy
 from aitune.torch.worker import BuildFolders, Executor, Limits, open_executor
 
-__all__ = ["TuneOptions", "limits_of", "module_device", "stopwatch_for", "tune_module"]
+__all__ = ["OriginalEngine", "TuneOptions", "limits_of", "module_device", "stopwatch_for", "tune_module"]
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def tune_module(
                 results.append(result)
             carry_partial_result(error, ModuleResult(name, kind, tuple(results), "interrupted", None))
             raise
-    if all(isinstance(found.engine, _Original) for found in served):
+    if all(isinstance(found.engine, OriginalEngine) for found in served):
         served = []
     return ModuleResult(name, kind, tuple(results)), tuple(served)
 
@@ -139,15 +139,15 @@ def _close(served: Sequence[Served]) -> None:
         found.engine.close()
 
 
-class _Original(Engine):
+class OriginalEngine(Engine):
     """The original, in the place of an engine: its calls take the quick path and are counted."""
 
     keeps_module = True
     live_weights = True
     own_errors = True
 
-    def __init__(self, slot: Slot) -> None:
-        self.run = slot.original  # type: ignore[method-assign]
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.run = original  # type: ignore[method-assign]
 
     def run(self, *args: Any, **kwargs: Any) -> Any:  # pragma: no cover - replaced on every instance
         """Never called; see ``__init__``."""
@@ -189,6 +189,7 @@ class _Tuner:
                 notes = (*bench.notes, "interrupted")
                 carry_partial_result(error, _result(bench.recorded_graph, trials=bench.trials, notes=notes))
                 raise
+            recipe = bench.recipe(trial)
             engine = bench.take(trial)
             graph = bench.graph
             chosen = trial.backend if engine is not None else ORIGINAL
@@ -197,7 +198,7 @@ class _Tuner:
         publish(GraphChosen(self.name, graph.name, chosen))
         if engine is None:
             return result, self._left_alone(graph), None
-        return result, Served(graph, engine, trial.backend, shelf.leave_original), None
+        return result, Served(graph, engine, trial.backend, recipe, shelf.leave_original), None
 
     def _shelf(self, graph: GraphSpec, strategy: TuneStrategy) -> Shelf:
         def subject() -> Subject:
@@ -230,7 +231,7 @@ class _Tuner:
         return Path(dispatcher.call, lambda: dispatcher.stats.fallbacks)
 
     def _left_alone(self, graph: GraphSpec) -> Served:
-        return Served(graph, _Original(self.slot), ORIGINAL)
+        return Served(graph, OriginalEngine(self.slot.original), ORIGINAL)
 
 
 def _result(

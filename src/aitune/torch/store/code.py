@@ -15,14 +15,14 @@ import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aitune.torch.store.canonical import Canonical, UndigestibleError
 
-__all__ = ["is_library", "replaced_functions", "visit_code"]
+__all__ = ["is_library", "replaced_functions", "visit_code", "write_foreign"]
 
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "torchgen", "numpy", "aitune", "functorch"}) - {"__main__"}
 _NOT_STATE = frozenset(
@@ -34,6 +34,8 @@ _NOT_STATE = frozenset(
         "__conditional_annotations__", "__classdictcell__",
     }
 )  # fmt: skip
+_MARKS = ("__pydantic_", "___")  # the latter is how torch._dynamo marks classes
+_MAKERS = ("__init__", "__setstate__")  # of torch; wrapped by torch._dynamo, and not part of what a module computes
 _ACCESSORS = (property, staticmethod, classmethod, functools.cached_property, functools.partialmethod)
 _NATIVE = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
@@ -171,8 +173,13 @@ class _Use:
 
 def _write_global(out: Canonical, name: str, value: Any, use: _Use, path: str) -> None:
     out.mark("global", name.encode())
-    out.write(value, f"{path}:{name}")
-    if not isinstance(value, types.ModuleType) or is_library(value.__name__) or value.__name__ in use.entered:
+    if not isinstance(value, types.ModuleType) or is_library(value.__name__):
+        out.write(value, f"{path}:{name}")
+        return
+    out.mark("module", value.__name__.encode())
+    if not (getattr(value, "__file__", None) or ".py").endswith((".py", ".pyc")):
+        raise UndigestibleError(f"{path}:{name}", f"an extension module, {value.__name__}")
+    if value.__name__ in use.entered:
         return
     within = _Use(use.names, use.entered | {value.__name__})
     for attribute in use.names:  # more than needed: the code does not tell which of them belong to this module
@@ -214,7 +221,7 @@ def _write_class(out: Canonical, kind: type, path: str) -> None:
         if ancestor is not object:
             out.write(ancestor, path)
     for name, item in sorted(vars(kind).items()):
-        if name in _NOT_STATE or name.startswith("__pydantic_"):
+        if name in _NOT_STATE or name.startswith(_MARKS) or (kind.__module__.startswith("torch.") and name in _MAKERS):
             continue
         if library:
             _write_replaceable(out, name, item, f"{path}.{name}")
@@ -247,12 +254,9 @@ def _write_accessor(out: Canonical, value: Any, path: str) -> None:
 
 
 def _write_module(out: Canonical, module: types.ModuleType, path: str) -> None:
-    """Write a module by its name; what a function uses of a user's module is written where the function is."""
-    if _write_origin(out, module.__name__, ""):
-        return
-    file = getattr(module, "__file__", None)
-    if file and not file.endswith((".py", ".pyc")):
-        raise UndigestibleError(path, f"an extension module, {module.__name__}")
+    """Write a library's module by its name; what is used of a user's one is told by code that names it."""
+    if not _write_origin(out, module.__name__, ""):
+        raise UndigestibleError(path, f"a Python module that is held as a value, {module.__name__}")
 
 
 def _write_native(out: Canonical, value: Any, path: str) -> None:
@@ -291,10 +295,24 @@ _WRITERS: tuple[tuple[Any, Callable[[Canonical, Any, str], None]], ...] = (
 
 
 def replaced_functions(module: types.ModuleType) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the functions of a library module that are defined elsewhere than in its own package: replaced ones."""
+    """Yield the functions in a library's module, and in registries there, that come from elsewhere."""
     top = module.__name__.partition(".")[0]
     for name, value in sorted(vars(module).items()):
-        if isinstance(value, types.FunctionType):
-            home = str(value.__globals__.get("__name__", "")).partition(".")[0]
-            if home != top and home not in sys.stdlib_module_names:
-                yield name, value
+        found = [(name, value)]
+        if isinstance(value, Mapping) and (name.isupper() or type(value) is not dict):
+            found = sorted((f"{name}[{key!r}]", item) for key, item in value.items() if isinstance(key, str))
+        for label, function in found:
+            if isinstance(function, types.FunctionType):
+                home = str(function.__globals__.get("__name__", "")).partition(".")[0]
+                if home != top and home not in _LIBRARIES - {"aitune"}:
+                    yield label, function
+
+
+def write_foreign(out: Canonical, function: types.FunctionType, path: str) -> None:
+    """Write a function that was found in a library's module: one of another library by its code and version alone."""
+    module = function.__globals__.get("__name__")
+    if is_library(module):
+        _write_origin(out, module, function.__qualname__)
+        _write_code(out, function.__code__, path)
+    else:
+        out.write(function, path)

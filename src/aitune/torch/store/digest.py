@@ -13,10 +13,11 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-__all__ = ["CHUNK", "file_digest", "tensor_digests"]
+__all__ = ["CHUNK", "Way", "file_digest", "tensor_digests"]
 
 CHUNK = 4 << 20
 """Bytes that are digested at a time; part of what a digest is, so that it may not change within a format."""
@@ -27,7 +28,11 @@ _MIXED_AT_ONCE = 1 << 22  # words
 _FACTORS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # odd, as signed 64-bit numbers
 
 
-def tensor_digests(tensors: Sequence[torch.Tensor]) -> list[str]:
+Way = Literal["hashed", "mixed"]
+"""How the memory of a tensor is digested; the two give different digests of the same values."""
+
+
+def tensor_digests(tensors: Sequence[torch.Tensor], way: Way | None = None) -> list[str]:
     """Return the digest of the values of each tensor, in order.
 
     Sizes, dtypes and strides are not part of it. Nothing is modified. A tensor on another device than the CPU has
@@ -35,14 +40,17 @@ def tensor_digests(tensors: Sequence[torch.Tensor]) -> list[str]:
 
     Args:
         tensors: Strided tensors with memory of their own.
+        way: One way for all, to compare with digests that were made on another device; None takes that of the device.
     """
+    if way == "hashed":
+        tensors = [tensor.cpu() for tensor in tensors]
     flat = [_flat(tensor) for tensor in tensors]
     pieces = [(index, start) for index, data in enumerate(flat) for start in range(0, max(len(data), 1), CHUNK)]
 
     def digest(piece: tuple[int, int]) -> tuple[int, bytes]:
         index, start = piece
         data = flat[index][start : start + CHUNK]
-        if data.device.type != "cpu":
+        if data.device.type != "cpu" or way == "mixed":
             return index, _mixed(data)
         return index, hashlib.blake2b(data.numpy().data, digest_size=_SIZE).digest()
 

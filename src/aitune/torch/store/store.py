@@ -9,8 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-
-import filelock
+from typing import TYPE_CHECKING
 
 from aitune.exceptions import DocumentError
 from aitune.torch.config import Config
@@ -23,6 +22,9 @@ from aitune.torch.store.journal import Choice, Journal, read_choice, write_choic
 from aitune.torch.store.key import Key
 from aitune.torch.store.upkeep import evict
 from aitune.torch.trial import Trial, Verdict
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 __all__ = ["Store", "Turn"]
 
@@ -241,7 +243,9 @@ class Store:
             self._readable = self._writable = False
             _log.warning("going on without the store: %s: %s", self.root, error)
 
-    def _locked(self, key: Key, wait_seconds: float) -> tuple[filelock.BaseFileLock | None, Turn]:
+    def _locked(self, key: Key, wait_seconds: float) -> tuple[BaseFileLock | None, Turn]:
+        import filelock
+
         lock = filelock.FileLock(self._folder.lock(key.text))
         try:
             lock.acquire(timeout=0)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
 from aitune.torch.store.canonical import Canonical, UndigestibleError
-from aitune.torch.store.code import replaced_functions, visit_code
+from aitune.torch.store.code import is_library, replaced_functions, visit_code, write_foreign
 
 __all__ = ["VISITS", "write_module", "write_replacements"]
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+# Files of libraries in which functions are looked up by a word of a module's config.
+_REGISTRIES_OF_FUNCTIONS = frozenset(
+    f"transformers.{name}" for name in ("modeling_utils", "masking_utils", "modeling_rope_utils", "activations")
+)
 # Nothing that a forward computes follows from these.
 _LEFT_OUT = frozenset(
     {
         *_REGISTRIES, *_HOOKS,
         "_backward_hooks", "_backward_pre_hooks", "_is_full_backward_hook", "_state_dict_hooks",
         "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-        "_forward_hooks_always_called", "_compiled_call_impl",
+        "_forward_hooks_always_called", "_compiled_call_impl", "_is_torch_compile",
     }
 )  # fmt: skip
 # Names of the arguments that a config of diffusers took by default, as a list in the order of a set.
@@ -61,12 +66,23 @@ def write_module(out: Canonical, module: torch.nn.Module) -> None:
     out.write(module, "")
 
 
-def write_replacements(out: Canonical) -> None:
-    """Write the functions of torch that somebody replaced: modules call them without naming who did it."""
-    for place in (torch, torch.nn.functional, torch.nn.init):
+def write_replacements(out: Canonical, module: torch.nn.Module) -> None:
+    """Write the functions that somebody put into torch, or into the files that library modules come from.
+
+    Modules call them by the name of the place and do not tell who filled it: kernels that patch a model, an attention
+    function that was registered.
+    """
+    homes = {type(part).__module__ for part in module.modules()}
+    places = [torch, torch.nn.functional, torch.nn.init]
+    places += [sys.modules[name] for name in sorted(homes | _REGISTRIES_OF_FUNCTIONS) if _is_watched(name)]
+    for place in places:
         for name, function in replaced_functions(place):
             out.mark("replaced", f"{place.__name__}.{name}".encode())
-            out.write(function, f"{place.__name__}.{name}")
+            write_foreign(out, function, f"{place.__name__}.{name}")
+
+
+def _is_watched(name: str) -> bool:
+    return name in sys.modules and is_library(name) and not name.startswith(("torch.", "aitune."))
 
 
 def _is_diffusers_config(kind: type) -> bool:
@@ -74,12 +90,16 @@ def _is_diffusers_config(kind: type) -> bool:
     return kind.__name__ == "FrozenDict" and kind.__module__.startswith("diffusers.")
 
 
+def _is_left_out(name: str) -> bool:
+    return name in _LEFT_OUT or name.startswith("___")  # a mark of torch._dynamo
+
+
 def _write_part(out: Canonical, module: torch.nn.Module, path: str) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise UndigestibleError(path or "the module", "a TorchScript module, whose code is not Python's")
     out.mark("module")
     out.write(type(module), path)
-    attributes = {name: value for name, value in vars(module).items() if name not in _LEFT_OUT}
+    attributes = {name: value for name, value in vars(module).items() if not _is_left_out(name)}
     out.attributes(attributes.items(), path)
     for registry in _REGISTRIES:
         entries = vars(module).get(registry, {})
@@ -107,7 +127,7 @@ def _write_tensor(out: Canonical, tensor: torch.Tensor, path: str) -> None:
     facts = (str(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.device.type, tensor.requires_grad)
     out.mark("tensor", f"{name}{facts}".encode())
     out.tensors.append(tensor)
-    extra = {key: value for key, value in vars(tensor).items() if not key.startswith("__")}
+    extra = {key: value for key, value in vars(tensor).items() if not key.startswith(("__", "_dynamo"))}
     out.attributes(extra.items(), path)
 
 

@@ -15,7 +15,15 @@ from aitune.torch.store.digest import tensor_digests
 from aitune.torch.store.structure import VISITS, write_module, write_replacements
 from aitune.torch.store.surroundings import surroundings
 
-__all__ = ["NoKeyError", "Subject", "canonical_digest", "describe_subject", "graph_digest", "module_digests"]
+__all__ = [
+    "NoKeyError",
+    "Subject",
+    "canonical_digest",
+    "describe_subject",
+    "graph_digest",
+    "module_digests",
+    "structure_digest",
+]
 
 
 class NoKeyError(ValueError):
@@ -82,11 +90,25 @@ def module_digests(module: torch.nn.Module) -> tuple[str, str]:
     Raises:
         NoKeyError: If something of the module cannot be told apart reliably.
     """
+    out = _written(module)
+    return out.digest, _joined(tensor_digests(out.tensors))
+
+
+def structure_digest(module: torch.nn.Module) -> str:
+    """Return the digest of structure, code and constants alone; weights are not read.
+
+    Raises:
+        NoKeyError: If something of the module cannot be told apart reliably.
+    """
+    return _written(module).digest
+
+
+def _written(module: torch.nn.Module) -> Canonical:
     out = Canonical(VISITS)
     with _told():
         write_module(out, module)
-        write_replacements(out)
-        return out.digest, _joined(tensor_digests(out.tensors))
+        write_replacements(out, module)
+    return out
 
 
 def graph_digest(graph: GraphSpec) -> str:

@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import filelock
-
 from aitune.exceptions import DocumentError
 from aitune.torch.store.entry import MANIFEST, Entry
 from aitune.torch.store.folder import StoreFolder
@@ -153,6 +151,8 @@ def _listed(folder: Path) -> Listed:
 
 
 def _remove_leftovers(folder: StoreFolder, age: float) -> None:
+    import filelock
+
     limit = time.time() - age
     for path in folder.leftovers():
         with contextlib.suppress(OSError):
