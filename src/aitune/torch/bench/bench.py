@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
 from aitune.torch.bench.failure import error_of, failed_trial, measured_elsewhere, refused, unserved_error
 from aitune.torch.bench.gate import Admission, Gate
 from aitune.torch.bench.latency_budget import LatencyBudget
+from aitune.torch.bench.ledger import Ledger
 from aitune.torch.bench.proof import Proof
 from aitune.torch.bench.proofs import Proofs
 from aitune.torch.bench.resolve import Resolved, at_batch_size, resolve
@@ -29,7 +29,7 @@ from aitune.torch.bench.tools import Path, Tools
 from aitune.torch.bench.workload import Workload
 from aitune.torch.check import Reference
 from aitune.torch.check.trace import no_trace
-from aitune.torch.events import StageStarted, TrialFinished, publish
+from aitune.torch.events import StageStarted, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 from aitune.torch.measure import PairedTiming, compare
@@ -57,9 +57,7 @@ class Bench:
         self._tools = tools
         self.rules = rules
         self._entrants: dict[int, Entrant] = {}
-        self._errors: dict[int, Exception] = {}
-        self._trials: list[Trial] = []
-        self._findings: list[tuple[Backend[Any], Known]] = []
+        self._ledger = Ledger(job.name, job.graph.name)
         self.recalled = False
         self._budget = Budget.starting(tools.stopwatch.clock, tools.deadline, rules.time_limit)
 
@@ -97,7 +95,7 @@ class Bench:
     @property
     def trials(self) -> tuple[Trial, ...]:
         """Every trial so far, in order."""
-        return tuple(self._trials)
+        return tuple(self._ledger.trials)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -121,33 +119,11 @@ class Bench:
         Returns:
             The trial; failures of any kind are verdicts, never exceptions.
         """
-        return self._noted(backend, *self._attempt(backend))
+        return self._ledger.note(backend, *self._attempt(backend))
 
     def skip(self, backend: Backend[Any], reason: str) -> Trial:
         """Leave a candidate out, and say why."""
-        return self._noted(backend, Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=reason))
-
-    def _noted(
-        self,
-        backend: Backend[Any],
-        trial: Trial,
-        error: Exception | None = None,
-        timing: PairedTiming | None = None,
-    ) -> Trial:
-        self._findings.append((backend, Known(trial, timing)))
-        if error is not None:
-            self._errors[id(trial)] = error
-        self._trials.append(trial)
-        publish(TrialFinished(self._recorded.name, self._recorded.graph.name, trial))
-        _log.info(
-            "%s %s: %s is %s%s",
-            self._recorded.name,
-            self._recorded.graph.name,
-            trial.backend,
-            trial.verdict,
-            f": {trial.reason}" if trial.reason else "",
-        )
-        return trial
+        return self._ledger.note(backend, Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=reason))
 
     def build_ahead(self, backends: Sequence[Backend[Any]]) -> None:
         """Build candidates that will all be tried at once, in as many workers as the configuration allows.
@@ -170,7 +146,7 @@ class Bench:
 
     def error(self, trial: Trial) -> Exception:
         """Return the exception behind a trial that failed."""
-        return self._errors.get(id(trial)) or BackendBuildError(trial.backend, trial.reason)
+        return self._ledger.error(trial)
 
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of several accepted trials, compared head to head where their figures are close."""
@@ -263,14 +239,14 @@ class Bench:
                 self.__dict__.pop(name, None)
             return None
         others = [marked(found.trial) for found in choice.findings if found.key != choice.key]
-        self._trials[:] = [*([] if trial.backend == ORIGINAL else [trial]), *others]
+        self._ledger.recall([*([] if trial.backend == ORIGINAL else [trial]), *others])
         self.recalled = True
         return trial
 
     def finish(self, chosen: Trial) -> None:
         """Keep what the strategy chose for the next tune; not where time ran out before all was tried."""
         if self._tools.shelf is not None and not self.recalled and self._budget.over() is None:
-            self._tools.shelf.finish(chosen, self.graph, self._resolved.batch_size, self._findings)
+            self._tools.shelf.finish(chosen, self.graph, self._resolved.batch_size, self._ledger.findings)
 
     def _chosen_again(self, backend: Backend[Any], known: Known) -> Trial | None:
         if self._tools.shelf is None or unusable_verdict(backend, self._recorded) is not None:
@@ -365,7 +341,7 @@ class Bench:
             if error is not None:
                 return trial, error, timing
         if trial.accepted:
-            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._trials), workload)
+            entrant = Entrant(trial, backend, engine, path.call, timing, len(self._ledger.trials), workload)
             self._entrants[id(trial)] = entrant
         return trial, None, timing
 
