@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,7 +19,7 @@ from aitune.torch.graph.dims import BatchDim, DynamicDim
 from aitune.torch.graph.document import NotWrittenError, class_name, graph_record, read_graph
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.signature import CallForm, CallSignature
-from aitune.torch.graph.spec import CallSpec, TensorSpec, constant_or_opaque
+from aitune.torch.graph.spec import CallSpec, TensorSpec, Varying, constant_or_opaque
 from aitune.torch.graph.tree import flatten
 
 CPU = torch.device("cpu")
@@ -104,6 +104,23 @@ def test_a_graph_comes_back_as_it_was(value):
     assert repr(again.output(tensors[: len(graph.outputs.tensors)])) == repr(
         graph.output(tensors[: len(graph.outputs.tensors)])
     )
+
+
+def test_dimensions_that_vary_together_still_do():
+    tied = BatchDim("batch1", 2, 16).of_unit("batch", 2)
+    spec = TensorSpec(("x",), (BATCH.of_unit("batch", 1), tied), torch.float32, CPU)
+    graph = graph_of(X)
+    graph = replace(graph, outputs=CallSpec(flatten({"x": None})[1], (spec,)))
+    dims = [size for tensor in round_trip(graph).outputs.tensors for size in tensor.shape]
+    assert [(dim.unit, dim.per_unit) for dim in dims] == [("batch", 1), ("batch", 2)]
+
+
+def test_scalars_that_vary_come_back_with_their_type():
+    graph = graph_of(0.5)
+    leaves = [Varying(leaf.path, float, 0.5) if leaf.path == ("pair",) else leaf for leaf in graph.inputs.leaves]
+    again = round_trip(replace(graph, inputs=CallSpec(graph.inputs.structure, tuple(leaves))))
+    (varying,) = again.inputs.varying
+    assert (varying.path, varying.kind, varying.value) == (("pair",), float, 0.5)
 
 
 def test_tensors_move_to_where_the_module_is():

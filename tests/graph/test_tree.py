@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pickle
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
@@ -109,3 +110,19 @@ def test_paths_read_as_code():
         "pair['left']",
         "pair['right']",
     ]
+
+
+class Encoding(collections.UserDict):
+    """As a tokenizer's: items, an object beside them that a copy made of the items lacks, and a number."""
+
+    def __init__(self, data=(), encodings=None, count=None):
+        super().__init__(data)
+        self.encodings, self.count = encodings, count
+
+
+def test_a_mapping_with_an_object_beside_its_items_is_the_same_after_it_was_put_together_again():
+    leaves, structure = flatten(Encoding({"ids": 1}, [object()], 2))
+    again = structure.unflatten(leaves)
+    assert (dict(again), again.count) == ({"ids": 1}, 2)
+    assert flatten(again)[1] == structure
+    assert flatten(Encoding({"ids": 1}, None, 3))[1] != structure

@@ -18,7 +18,7 @@ from aitune.torch.module.dispatch import Dispatcher, Served
 from aitune.torch.module.plan import plan_graphs
 from aitune.torch.module.recording import Recording, batch_of
 from aitune.torch.module.slot import Slot, current
-from aitune.torch.module.tune_module import _Original
+from aitune.torch.module.tune_module import OriginalEngine
 from aitune.torch.worker import build_here
 
 
@@ -131,7 +131,7 @@ def serve(tmp_path):
         served = []
         for entry in plan_graphs("model", handle._recording, {}):
             job = Job("model", module, entry.graph, entry.samples, torch.device("cpu"), tmp_path, tmp_path / "log")
-            engine = _Original(slot) if entry.problem else built(backend, job)
+            engine = OriginalEngine(slot) if entry.problem else built(backend, job)
             served.append(Served(entry.graph, engine, backend.describe()))
         slot.install(Dispatcher("model", slot, served).call)
         handle._state = ait.ModuleState.TUNED

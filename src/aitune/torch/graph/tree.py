@@ -155,15 +155,17 @@ def _taken_apart(value: Any) -> _Node | None:
 def _hidden_state(value: Any, shown: Sequence[str]) -> tuple[tuple[str, type, Any], ...] | None:
     """Return attributes beside fields and items, which a forward may read as well; None if they cannot be compared.
 
-    A mapping that is no dict keeps its items in attributes: of those only tensors are held against it.
+    A mapping that is no dict keeps its items in attributes: of those only tensors are held against it. One that is None
+    there says no more than an object does, which a copy made of the items (such as a tokenizer's encoding) lacks.
     """
+    own_items = isinstance(value, Mapping) and not isinstance(value, dict)
     state = []
     for name, attribute in getattr(value, "__dict__", {}).items():
-        if name in shown:
+        if name in shown or (own_items and attribute is None):
             continue
         if type(attribute) in _COMPARABLE:
             state.append((name, type(attribute), attribute))
-        elif isinstance(value, dict) or not isinstance(value, Mapping) or isinstance(attribute, torch.Tensor):
+        elif not own_items or isinstance(attribute, torch.Tensor):
             return None
     return tuple(state)
 
