@@ -177,6 +177,15 @@ def test_a_second_load_uses_the_unpacked_files_once_they_are_verified(file, fres
     assert weights.read_bytes()[:1] != b"x"
 
 
+def test_a_loaded_model_can_be_saved_again(file, fresh, tmp_path, assert_attached):
+    root = ait.load(fresh(), file)
+    again = ait.save(root, tmp_path / "again.ait")
+    module = fresh()
+    ait.load(module, again)
+    assert_attached(module, fresh())
+    assert again.read_bytes() == file.read_bytes()
+
+
 def test_two_checkpoints_of_one_name_do_not_meet_in_the_cache(file, tuned, fresh, tmp_path, assert_attached):
     ait.load(fresh(), file)
     other = ait.save(tuned(fresh(7), tmp_path / "o"), tmp_path / "net.ait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import subprocess
 import sys
 import types
@@ -388,6 +389,19 @@ def test_a_key_does_not_change_by_compiling_or_calling_the_module(module, key_of
     module(torch.randn(3, 8))
     assert key_of(module).text == before
     assert key_of(copy.deepcopy(module)).text == before
+
+
+class Unpickled(ONNXRuntimeBackend):
+    """A backend whose class nobody has pickled an instance of yet: that leaves a note on the class."""
+
+
+def test_a_key_does_not_change_by_copying_and_pickling(module, key_of):
+    backend = Unpickled()
+    before = key_of(module, backend).text
+    pickle.dumps((module, backend))
+    copy.deepcopy((module, backend))
+    assert "__slotnames__" in vars(Unpickled)
+    assert key_of(module, backend).text == before
 
 
 def test_digesting_changes_nothing(module, unchanged_torch_state):
