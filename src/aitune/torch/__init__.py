@@ -5,6 +5,9 @@ from aitune.torch.check.check import Check
 from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
 from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.jit.config import jit_config
+from aitune.torch.jit.patched_module import PatchedModule
+from aitune.torch.jit.patcher import patch_for_jit_tuning
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.module import Module, ModuleState, handle
 from aitune.torch.report import TuneResult
@@ -28,6 +31,7 @@ __all__ = [
     "Module",
     "ModuleState",
     "OneBackendStrategy",
+    "PatchedModule",
     "ProfilingConfig",
     "Trial",
     "TuneResult",
@@ -36,5 +40,7 @@ __all__ = [
     "aitune_cache_dir",
     "config",
     "handle",
+    "jit_config",
+    "patch_for_jit_tuning",
     "tune",
 ]

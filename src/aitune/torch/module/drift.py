@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from aitune.torch.module.slot import SLOT_NAME
+
 __all__ = ["EVERY", "DriftWatch"]
 
 EVERY = 40
@@ -72,7 +74,7 @@ def _values(module: torch.nn.Module) -> Iterator[_Value]:
         for key, child in part._modules.items():
             yield _Value(part._modules, key, child)
         for key, value in part.__dict__.items():
-            if type(value) in _PLAIN:
+            if type(value) in _PLAIN and key != SLOT_NAME:
                 yield _Value(part.__dict__, key, value)
         if part is not module:  # that of the root is looked at in every call
             yield _Value(part.__dict__, "forward", part.__dict__.get("forward", _MISSING))

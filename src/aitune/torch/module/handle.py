@@ -29,7 +29,15 @@ from aitune.torch.module.tune_module import TuneOptions, module_device, tune_mod
 from aitune.torch.report import ModuleResult
 from aitune.torch.tune_strategy import TuneStrategy
 
-__all__ = ["Handle", "ModuleState", "find_handle", "handles", "tuning_alone"]
+__all__ = [
+    "Handle",
+    "ModuleState",
+    "find_handle",
+    "handles",
+    "is_tuning_here",
+    "try_tuning_alone",
+    "tuning_alone",
+]
 
 
 class ModuleState(enum.Enum):
@@ -363,6 +371,23 @@ _registry: Registry[Handle] = Registry()
 def tuning_alone() -> contextlib.AbstractContextManager[Any]:
     """Return the lock that lets one tune at a time record and install; entering it again in one thread is allowed."""
     return _registry.alone
+
+
+@contextlib.contextmanager
+def try_tuning_alone() -> Iterator[bool]:
+    """Take the lock of :func:`tuning_alone` if it is free; tells whether it was, and this thread is in no tune yet."""
+    if is_tuning_here() or not _registry.alone.acquire(blocking=False):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _registry.alone.release()
+
+
+def is_tuning_here() -> bool:
+    """Whether this thread is in a tune."""
+    return _registry.alone._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
 def find_handle(module: torch.nn.Module) -> Handle | None:

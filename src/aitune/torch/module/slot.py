@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Slot"]
+__all__ = ["SLOT_NAME", "Slot"]
 
-_NAME = "_compiled_call_impl"
+SLOT_NAME = "_compiled_call_impl"
+"""Entry of a module that is the slot; what is in it changes nothing about what the module computes."""
 
 Call = Callable[..., Any]
 
@@ -40,14 +41,14 @@ class Slot:
 
     def install(self, function: Call) -> None:
         """Send every call from now on to ``function``. Atomic: a concurrent call gets the old or the new."""
-        self.module.__dict__[_NAME] = function
+        self.module.__dict__[SLOT_NAME] = function
 
     def remove(self) -> None:
         """Leave the module as it was before anything was installed."""
         if self.before is not None:
-            self.module.__dict__[_NAME] = self.before
+            self.module.__dict__[SLOT_NAME] = self.before
         else:
-            self.module.__dict__.pop(_NAME, None)
+            self.module.__dict__.pop(SLOT_NAME, None)
 
     @property
     def installed(self) -> Call | None:
@@ -58,4 +59,4 @@ class Slot:
 
 def current(module: torch.nn.Module) -> Call | None:
     """Return whatever sits in the slot of a module."""
-    return module.__dict__.get(_NAME)
+    return module.__dict__.get(SLOT_NAME)

@@ -1,0 +1,62 @@
+"""Recording a call so that nothing that goes wrong in the recording reaches the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from aitune.torch.module.recording import Recording
+from aitune.torch.module.slot import Slot
+
+__all__ = ["recorded_call"]
+
+
+class _Watched(Slot):
+    """A slot whose original remembers how its call ended."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module, None)
+        self.begun = False
+        self.ended = False
+        self.result: Any = None
+
+    @property
+    def original(self) -> Callable[..., Any]:
+        """The module's own call, remembered."""
+        return self._run
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        self.begun = True
+        self.result = self.module._call_impl(*args, **kwargs)
+        self.ended = True
+        return self.result
+
+
+def recorded_call(
+    recording: Recording, module: torch.nn.Module, args: Any, kwargs: Any, failed: Callable[[Exception], None]
+) -> Any:
+    """Call a module and record the call.
+
+    Args:
+        recording: Takes the call.
+        module: The module.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        failed: Takes what was raised by the recording itself.
+
+    Returns:
+        What the module returns.
+
+    Raises:
+        BaseException: What the module raises, unchanged.
+    """
+    watched = _Watched(module)
+    try:
+        return recording.call(watched, *args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - containers of any library are looked into
+        if watched.begun and not watched.ended:
+            raise  # the module's own
+        failed(error)
+    return watched.result if watched.ended else module._call_impl(*args, **kwargs)

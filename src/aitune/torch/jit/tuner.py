@@ -1,0 +1,153 @@
+"""Tuning one module in the middle of a running program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aitune.torch.jit.config import jit_config
+from aitune.torch.jit.context import wants_gradients
+from aitune.torch.jit.history import History
+from aitune.torch.jit.interception import Interception
+from aitune.torch.jit.patched_module import JITState, PatchedModule
+from aitune.torch.jit.policy import Decision, after_tune
+from aitune.torch.jit.strategy import default_strategy
+from aitune.torch.module.handle import Handle, find_handle, try_tuning_alone
+from aitune.torch.module.plan import Plan
+from aitune.torch.module.recording import Recording
+from aitune.torch.module.slot import Slot, current
+from aitune.torch.module.tune_module import TuneOptions, module_device
+from aitune.torch.report import ModuleResult
+from aitune.torch.worker import BuildFolders
+
+__all__ = ["Tuner"]
+
+_log = logging.getLogger(__name__)
+
+
+class Tuner:
+    """Tunes modules, one at a time in the whole process.
+
+    Args:
+        history: Takes the steps.
+        interception: Stands still while a module is tuned.
+    """
+
+    def __init__(self, history: History, interception: Interception) -> None:
+        self._history = history
+        self._interception = interception
+
+    def tune(self, node: PatchedModule) -> Decision | None:
+        """Tune a module on its recorded calls, and install what was found.
+
+        Returns:
+            What follows for the module and what is below it; None if another tune is running and nothing was done.
+        """
+        module, recording = node.module, node.recording
+        if module is None or recording is None:
+            return None
+        with try_tuning_alone() as alone:
+            if not alone:
+                return None
+            for part in module.modules():
+                self._interception.let_go(part)
+            with self._interception.only_marking(), _as_outside_of_calls():
+                outcome = self._carry_out(node, module, recording)
+            if not outcome.serves:
+                for part in module.modules():
+                    self._interception.see_again(part)
+        return after_tune(outcome.serves, outcome.failure, outcome.verdicts, outcome.reasons)
+
+    def plan(self, node: PatchedModule) -> str:
+        """Return in words what a dry run would do with a module."""
+        module = node.module
+        strategy = jit_config.strategy or default_strategy(module_device(module) if module is not None else _CPU)
+        return f"Dry run: would tune {node.title} level={node.level}🪜 with {strategy.describe()}"
+
+    def _carry_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
+        strategy = jit_config.strategy or default_strategy(module_device(module))
+        _log.info("Tuning %s with %s", node.title, strategy.describe())
+        start = time.perf_counter()
+        folders = BuildFolders(jit_config.cache_dir)
+        try:
+            handle = find_handle(module) or Handle(module)
+            result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None))
+        finally:
+            folders.tidy()
+        took = f"{time.perf_counter() - start:.2f}s"
+        if result.error is None and handle.serves:
+            _install(module, handle)
+            node.decide(JITState.TUNED, backend=_backends(result))
+            self._history.add(f"Tuning {node.title} took {took}")
+            return _Outcome(True)
+        handle.untune()
+        self._history.add(f"Tuning {node.title} failed after {took}: {_why(result)}")
+        trials = [trial for graph in result.graphs for trial in graph.trials]
+        reasons = [f"{trial.backend}: {trial.reason}" for trial in trials if trial.reason]
+        notes = [note for graph in result.graphs for note in graph.notes]
+        return _Outcome(False, result.failure_text, tuple(trial.verdict for trial in trials), (*notes, *reasons))
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    serves: bool
+    failure: str = ""
+    verdicts: tuple[Any, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+_CPU = torch.device("cpu")
+
+
+def _install(module: torch.nn.Module, handle: Handle) -> None:
+    """Put in front of the engines what a program that nobody adapted needs: calls that build a graph of gradients.
+
+    An engine's outputs have no gradient, and the program may be one that trains.
+    """
+    slot = Slot(module, None)
+    call, original = current(module), slot.original
+    assert call is not None
+    slot.install(_with_gradients_first(call, original, module))
+
+
+def _with_gradients_first(
+    call: Callable[..., Any], original: Callable[..., Any], module: torch.nn.Module
+) -> Callable[..., Any]:
+    grad_enabled, wants = torch.is_grad_enabled, functools.partial(wants_gradients, module)
+
+    def engine_or_original(*args: Any, **kwargs: Any) -> Any:
+        if grad_enabled() and wants():
+            return original(*args, **kwargs)
+        return call(*args, **kwargs)
+
+    engine_or_original.dispatcher = call.dispatcher  # type: ignore[attr-defined]
+    return engine_or_original
+
+
+def _backends(result: ModuleResult) -> str:
+    chosen = [graph.chosen.partition("(")[0] for graph in result.graphs if graph.chosen_trial is not None]
+    return ", ".join(dict.fromkeys(chosen))
+
+
+def _why(result: ModuleResult) -> str:
+    if result.failure_text:
+        return result.failure_text
+    parts = [
+        f"{trial.backend.partition('(')[0]} {trial.verdict}" for graph in result.graphs for trial in graph.trials
+    ]
+    notes = [note for graph in result.graphs for note in graph.notes]
+    return "; ".join((*notes, *parts)) or "nothing could be tried"
+
+
+@contextlib.contextmanager
+def _as_outside_of_calls() -> Iterator[None]:
+    """Undo, within the block, what a program's call may be made under: builders do not expect inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
