@@ -9,17 +9,19 @@ import torch
 
 __all__ = ["BUILT_IN", "why_excluded", "why_transparent"]
 
-BUILT_IN = MappingProxyType({
-    "torch._dynamo": "torch.compile stands there: the user has chosen a compiler already",
-    "torch.jit": "TorchScript: its calls run in its own interpreter, and exporters cannot follow them",
-    "torch.nn.parallel": "it spreads calls over devices and steers the reduction of gradients; the module in it counts",
-    "torch.distributed": "it gathers and frees the parameters of what it wraps around every call",
-    "torch.ao.nn": "quantised already, by operators that no exporter knows",
-    "torch.ao.quantization": "observers and fake quantisation have to see every call",
-    "torch.nn.modules.loss": "losses belong to training",
-    "torchmetrics": "metrics gather state from call to call",
-    "deepspeed": "it swaps parameters in and out around every call",
-})
+BUILT_IN = MappingProxyType(
+    {
+        "torch._dynamo": "torch.compile stands there: the user has chosen a compiler already",
+        "torch.jit": "TorchScript: its calls run in its own interpreter, and exporters cannot follow them",
+        "torch.nn.parallel": "it spreads calls over devices and reduces gradients; the module in it counts",
+        "torch.distributed": "it gathers and frees the parameters of what it wraps around every call",
+        "torch.ao.nn": "quantised already, by operators that no exporter knows",
+        "torch.ao.quantization": "observers and fake quantisation have to see every call",
+        "torch.nn.modules.loss": "losses belong to training",
+        "torchmetrics": "metrics gather state from call to call",
+        "deepspeed": "it swaps parameters in and out around every call",
+    }
+)
 """Package prefix or full class name, with the reason."""
 
 _CONTAINERS = ("torch.nn.modules.container", "timm.layers.std_conv.Sequential")

@@ -12,7 +12,7 @@ from aitune.torch.graph.dims import infer_dims
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.module.observation import Layout
 
-__all__ = ["Inspection", "Inspected"]
+__all__ = ["Inspected", "Inspection"]
 
 _MAX_CALLS_KEPT = 256
 
@@ -68,7 +68,7 @@ class Inspection:
         """The ways in which the module was called, in order of appearance."""
         return tuple(form.as_data() for form in list(self._forms.values()))
 
-    def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call the module, and note the call; what the module raises passes unchanged."""
         inputs = self._layout(args, kwargs)
         start = _now(module)

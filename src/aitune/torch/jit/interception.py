@@ -97,7 +97,7 @@ class Interception:
         """
         thread = threading.get_ident()
 
-        def pass_on(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        def pass_on(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and threading.get_ident() == thread:
                 module.__dict__.setdefault(SLOT_NAME, None)
             return module._call_impl(*args, **kwargs)
@@ -136,15 +136,14 @@ class _Armed(functools.partial):  # type: ignore[type-arg]
 
 
 def _call_referenced(module: weakref.ref[torch.nn.Module], on_call: OnCall, /, *args: Any, **kwargs: Any) -> Any:
-    found = module()
-    assert found is not None  # whoever calls holds it
+    found: Any = module()  # whoever calls holds it
     if torch.compiler.is_compiling():
         return found._call_impl(*args, **kwargs)
     return on_call(found, *args, **kwargs)
 
 
 def _class_function(on_call: OnCall) -> Callable[..., Any]:
-    def seen(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def seen(module: Any, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # dynamo follows this line and no further
             return module._call_impl(*args, **kwargs)
         return on_call(module, *args, **kwargs)

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -82,7 +81,7 @@ def prepare_for_jit_tuning() -> Iterator[None]:
             session.interception.see(module)
 
     _preparing.append(init)
-    torch.nn.Module.__init__ = init  # type: ignore[method-assign]
+    torch.nn.Module.__init__ = init  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -175,4 +175,4 @@ def after_tune(serves: bool, failure: str, verdicts: tuple[Verdict, ...], reason
 
 
 def _on(place: str, wanted: str) -> bool:
-    return place == wanted or place.split(":")[0] == wanted
+    return place == wanted or place.split(":", maxsplit=1)[0] == wanted

@@ -53,7 +53,7 @@ class _Here(threading.local):
 
 
 class Session:
-    """Follows the calls of a process. Whatever goes wrong in it, the program's call is answered by the program's module.
+    """Follows the calls of a process. Whatever goes wrong in it, a call is answered as by the program's own module.
 
     Args:
         forest: Takes the modules that are seen.
@@ -70,7 +70,7 @@ class Session:
         self.interception = Interception(self.on_call)
         self._tuner = Tuner(history, self.interception)
 
-    def on_call(self, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    def on_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of a module; what the module raises passes unchanged."""
         here = self._here
         if here.silent:
@@ -81,8 +81,8 @@ class Session:
 
     # ------------------------------------------------------------------------------------------ calls
 
-    def _head_call(self, here: _Here, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        node = self._safely(self._enter_head, module) or _PAST
+    def _head_call(self, here: _Here, module: Any, args: Any, kwargs: Any) -> Any:
+        node: Any = self._safely(self._enter_head, module) or _PAST
         if node is _THROUGH:
             return module._call_impl(*args, **kwargs)
         if node is _PAST:
@@ -93,13 +93,13 @@ class Session:
             self._safely(self._settle, node)
         return result
 
-    def _child_call(self, here: _Here, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def _child_call(self, here: _Here, module: Any, args: Any, kwargs: Any) -> Any:
         node = self._safely(self._enter_child, module, here.running[-1])
         if node is None:
             return module._call_impl(*args, **kwargs)
         return self._call(here, node, module, args, kwargs)
 
-    def _call(self, here: _Here, node: PatchedModule, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def _call(self, here: _Here, node: PatchedModule, module: Any, args: Any, kwargs: Any) -> Any:
         here.running.append(node)
         try:
             if node.inspection is not None:
@@ -152,7 +152,9 @@ class Session:
             self.history.add(f"Looking through {type(module).__name__}: {reason}", logging.DEBUG)
         return reason is not None or _below_a_wrapped(module)
 
-    def _counted(self, module: torch.nn.Module, node: PatchedModule | None, parent: PatchedModule | None) -> PatchedModule:
+    def _counted(
+        self, module: torch.nn.Module, node: PatchedModule | None, parent: PatchedModule | None
+    ) -> PatchedModule:
         if node is not None:
             node.call_count += 1
             return node

@@ -9,8 +9,13 @@ import torch
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch import tune_strategy
-from aitune.torch.backend import TensorRTBackend, TensorRTBackendConfig, TorchEagerBackend, TorchEagerBackendConfig
-from aitune.torch.backend import TorchInductorJitBackend
+from aitune.torch.backend import (
+    TensorRTBackend,
+    TensorRTBackendConfig,
+    TorchEagerBackend,
+    TorchEagerBackendConfig,
+    TorchInductorJitBackend,
+)
 from aitune.torch.backend.registry import backend_by_name
 from aitune.torch.tune_strategy import FirstWinsStrategy, TuneStrategy
 
@@ -50,6 +55,8 @@ def strategy_of(text: str) -> TuneStrategy:
     try:
         if kind is tune_strategy.OneBackendStrategy:
             return kind(*backends)
-        return kind(backends=backends or None)
+        options: dict[str, Any] = {"backends": backends or None}
+        made: TuneStrategy = kind(**options)
+        return made
     except TypeError as error:
         raise AITuneUserInputError(f"{text!r} cannot be made from a text: {error}") from error

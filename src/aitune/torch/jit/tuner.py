@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from aitune.torch.jit.config import jit_config
-from aitune.torch.jit.context import wants_gradients
 from aitune.torch.jit.history import History
 from aitune.torch.jit.interception import Interception
 from aitune.torch.jit.patched_module import JITState, PatchedModule
 from aitune.torch.jit.policy import Decision, after_tune
+from aitune.torch.jit.serve import serve
 from aitune.torch.jit.strategy import default_strategy
 from aitune.torch.module.handle import Handle, find_handle, try_tuning_alone
 from aitune.torch.module.plan import Plan
 from aitune.torch.module.recording import Recording
-from aitune.torch.module.slot import Slot, current
 from aitune.torch.module.tune_module import TuneOptions, module_device
 from aitune.torch.report import ModuleResult
 from aitune.torch.worker import BuildFolders
@@ -71,6 +69,16 @@ class Tuner:
         strategy = jit_config.strategy or default_strategy(module_device(module) if module is not None else _CPU)
         return f"Dry run: would tune {node.title} level={node.level}🪜 with {strategy.describe()}"
 
+    def widen(self, node: PatchedModule, recording: Recording) -> None:
+        """Tune a module anew on calls of which some came after it was tuned; where that finds nothing, all stays."""
+        module = node.module
+        with try_tuning_alone() as alone:
+            if not alone or module is None:
+                return
+            node.retunes += 1
+            with self._interception.only_marking(), _as_outside_of_calls():
+                self._carry_out(node, module, recording)
+
     def _carry_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
         strategy = jit_config.strategy or default_strategy(module_device(module))
         _log.info("Tuning %s with %s", node.title, strategy.describe())
@@ -78,18 +86,21 @@ class Tuner:
         folders = BuildFolders(jit_config.cache_dir)
         try:
             handle = find_handle(module) or Handle(module)
-            result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None))
+            result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None), keep=True)
         finally:
             folders.tidy()
         took = f"{time.perf_counter() - start:.2f}s"
-        if result.error is None and handle.serves:
-            _install(module, handle)
+        trials = [trial for graph in result.graphs for trial in graph.trials]
+        if result.error is None and any(graph.chosen_trial is not None for graph in result.graphs):
             node.decide(JITState.TUNED, backend=_backends(result))
+            serve(node, module, recording, self.widen, self._history)
             self._history.add(f"Tuning {node.title} took {took}")
             return _Outcome(True)
-        handle.untune()
         self._history.add(f"Tuning {node.title} failed after {took}: {_why(result)}")
-        trials = [trial for graph in result.graphs for trial in graph.trials]
+        if handle.serves:
+            serve(node, module, recording, self.widen, self._history)
+        else:
+            handle.untune()
         reasons = [f"{trial.backend}: {trial.reason}" for trial in trials if trial.reason]
         notes = [note for graph in result.graphs for note in graph.notes]
         return _Outcome(False, result.failure_text, tuple(trial.verdict for trial in trials), (*notes, *reasons))
@@ -106,31 +117,6 @@ class _Outcome:
 _CPU = torch.device("cpu")
 
 
-def _install(module: torch.nn.Module, handle: Handle) -> None:
-    """Put in front of the engines what a program that nobody adapted needs: calls that build a graph of gradients.
-
-    An engine's outputs have no gradient, and the program may be one that trains.
-    """
-    slot = Slot(module, None)
-    call, original = current(module), slot.original
-    assert call is not None
-    slot.install(_with_gradients_first(call, original, module))
-
-
-def _with_gradients_first(
-    call: Callable[..., Any], original: Callable[..., Any], module: torch.nn.Module
-) -> Callable[..., Any]:
-    grad_enabled, wants = torch.is_grad_enabled, functools.partial(wants_gradients, module)
-
-    def engine_or_original(*args: Any, **kwargs: Any) -> Any:
-        if grad_enabled() and wants():
-            return original(*args, **kwargs)
-        return call(*args, **kwargs)
-
-    engine_or_original.dispatcher = call.dispatcher  # type: ignore[attr-defined]
-    return engine_or_original
-
-
 def _backends(result: ModuleResult) -> str:
     chosen = [graph.chosen.partition("(")[0] for graph in result.graphs if graph.chosen_trial is not None]
     return ", ".join(dict.fromkeys(chosen))
@@ -139,9 +125,7 @@ def _backends(result: ModuleResult) -> str:
 def _why(result: ModuleResult) -> str:
     if result.failure_text:
         return result.failure_text
-    parts = [
-        f"{trial.backend.partition('(')[0]} {trial.verdict}" for graph in result.graphs for trial in graph.trials
-    ]
+    parts = [f"{trial.backend.partition('(')[0]} {trial.verdict}" for graph in result.graphs for trial in graph.trials]
     notes = [note for graph in result.graphs for note in graph.notes]
     return "; ".join((*notes, *parts)) or "nothing could be tried"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,11 @@ class Dispatcher:
             misses = dict(self._misses)
         engines = {backend: tally.value for backend, tally in self._tallies.items()}
         return Stats({backend: calls for backend, calls in engines.items() if calls}, misses)
+
+    @property
+    def misses(self) -> Mapping[str, int]:
+        """Calls that went to the original, by reason; a view that follows the counts, and is empty without any."""
+        return self._misses
 
     def reset_stats(self) -> None:
         """Count from zero again, and log every reason anew."""

@@ -211,7 +211,12 @@ class Handle:
         return result
 
     def tune_with(
-        self, options: TuneOptions, recording: Recording | None = None, plan: Plan | None = None
+        self,
+        options: TuneOptions,
+        recording: Recording | None = None,
+        plan: Plan | None = None,
+        *,
+        keep: bool = False,
     ) -> ModuleResult:
         """Tune the module with all options of :func:`aitune.torch.tune`; see :meth:`tune`.
 
@@ -219,6 +224,7 @@ class Handle:
             options: What was asked for.
             recording: Calls to tune on; None takes those that the handle recorded itself.
             plan: In place of the handle's own, for this tune.
+            keep: Keep the engines of an earlier tune where this one finds none.
 
         Returns:
             The result; where a strategy raised, it carries the exception and the module is as before.
@@ -239,7 +245,7 @@ class Handle:
             slot.module.to(options.device)
         entries = plan_graphs(self.name, recording, self._declared, device=options.device)
         result, served = tune_module(self.name, slot, entries, plan, options)
-        if options.dry_run or result.error is not None:
+        if options.dry_run or result.error is not None or (keep and was_tuned and not served):
             return result
         if was_tuned:
             self.untune()
