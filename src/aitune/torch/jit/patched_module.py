@@ -94,6 +94,8 @@ class PatchedModule:
         reason: Why it is in its state.
         recording: Its recorded calls, None before any and once it is decided.
         breaks: Whether it has graph breaks, None before that was looked for.
+        fills_containers: Whether it changes lists or dicts that it is passed, which no engine does.
+        refusals: Why calls of it were not recorded.
         retunes: How often it was tuned anew for sizes that came later.
         inspection: What an inspection gathered, None without one.
     """
@@ -112,6 +114,7 @@ class PatchedModule:
         self.recording: Recording | None = None
         self.breaks: bool | None = None
         self.retunes = 0
+        self.fills_containers = False
         self.refusals: set[str] = set()
         self.inspection: Inspection | None = None
 
@@ -124,6 +127,16 @@ class PatchedModule:
     def level(self) -> int:
         """0 for a head, one more than its parent's for others."""
         return 0 if self.parent is None else self.parent.level + 1
+
+    @property
+    def depth(self) -> int:
+        """The level that counts for ``max_depth_level``.
+
+        Modules that only hand on a dict, and can have no engine, are no level: what they call takes their place.
+        """
+        if self.parent is None:
+            return 0
+        return self.parent.depth + (not self.parent.fills_containers)
 
     @property
     def title(self) -> str:

@@ -51,7 +51,7 @@ class Seen:
 
     Attributes:
         kind: Name of its class.
-        level: 0 for a head, one more than its parent's for others.
+        depth: 0 for a head, one more than its parent's for others; see ``PatchedModule.depth``.
         parameters: How many it has.
         samples: Calls that were recorded.
         batch_axis: Whether the recorded calls differed in a leading axis.
@@ -61,7 +61,7 @@ class Seen:
     """
 
     kind: str
-    level: int = 0
+    depth: int = 0
     parameters: int = 0
     samples: int = 0
     batch_axis: bool = False
@@ -114,8 +114,10 @@ def decide(seen: Seen, rules: Rules) -> Decision:
         return Decision(Action.SKIP, f"{seen.kind} is in skip_modules")
     if seen.parameters < rules.min_parameters:
         return Decision(Action.SKIP, f"{seen.parameters} parameters, min_parameters is {rules.min_parameters}")
-    if seen.level > rules.max_depth_level:
-        return Decision(Action.LEAVE, f"level {seen.level}, max_depth_level is {rules.max_depth_level}")
+    if seen.depth > 0 and seen.parameters == 0:
+        return Decision(Action.LEAVE, "a part without parameters has little to gain alone")
+    if seen.depth > rules.max_depth_level:
+        return Decision(Action.LEAVE, f"level {seen.depth}, max_depth_level is {rules.max_depth_level}")
     return _wait(seen, rules) or _refuse(seen, rules) or _go(seen, rules)
 
 

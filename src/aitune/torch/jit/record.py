@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from aitune.torch.graph.tree import Structure, flatten
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.slot import Slot
 
@@ -35,7 +36,12 @@ class _Watched(Slot):
 
 
 def recorded_call(
-    recording: Recording, module: torch.nn.Module, args: Any, kwargs: Any, failed: Callable[[Exception], None]
+    recording: Recording,
+    module: torch.nn.Module,
+    args: Any,
+    kwargs: Any,
+    failed: Callable[[Exception], None],
+    changed: Callable[[], None] | None = None,
 ) -> Any:
     """Call a module and record the call.
 
@@ -45,6 +51,7 @@ def recorded_call(
         args: Positional arguments.
         kwargs: Keyword arguments.
         failed: Takes what was raised by the recording itself.
+        changed: Called where the module put something into a container that it was passed, or took something out.
 
     Returns:
         What the module returns.
@@ -54,9 +61,19 @@ def recorded_call(
     """
     watched = _Watched(module)
     try:
-        return recording.call(watched, *args, **kwargs)
+        before = flatten((args, kwargs)) if changed is not None else None
+        result = recording.call(watched, *args, **kwargs)
+        if before is not None and changed is not None and _differ(before, flatten((args, kwargs))):
+            changed()
+        return result
     except Exception as error:
         if watched.begun and not watched.ended:
             raise  # the module's own
         failed(error)
     return watched.result if watched.ended else Slot(module, None).original(*args, **kwargs)
+
+
+def _differ(before: tuple[list[Any], Structure], after: tuple[list[Any], Structure]) -> bool:
+    """Whether containers hold other objects than before; tensors that were written to are the same objects."""
+    pairs = zip(before[0], after[0], strict=False)
+    return before[1] != after[1] or any(old is not new for old, new in pairs if isinstance(new, torch.Tensor))

@@ -39,6 +39,9 @@ _THROUGH = object()
 """The call is not looked at; what it calls is."""
 
 
+_FILLS = "it changes the containers that it is passed"
+
+
 class _Here(threading.local):
     """What runs in this thread.
 
@@ -107,7 +110,7 @@ class Session:
             recording = node.recording
             if recording is None:
                 return module._call_impl(*args, **kwargs)
-            return recorded_call(recording, module, args, kwargs, self._failed)
+            return recorded_call(recording, module, args, kwargs, self._failed, lambda: _fills(node))
         finally:
             here.running.pop()
 
@@ -172,7 +175,7 @@ class Session:
         if jit_config.mode is JITMode.INSPECT:
             if node.inspection is None:
                 node.inspection = Inspection(CallSignature.of(module.forward))
-        elif node.recording is None and node.level <= jit_config.max_depth_level:
+        elif node.recording is None and node.depth <= jit_config.max_depth_level:
             node.recording = Recording(CallSignature.of(module.forward))
 
     def _refuse(self, node: PatchedModule, reason: str) -> None:
@@ -226,12 +229,12 @@ class Session:
         device = next((t.device for t in (*module.parameters(), *module.buffers())), "cpu") if module else "cpu"
         return Seen(
             kind=node.kind,
-            level=node.level,
+            depth=node.depth,
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
             batch_axis=recording is not None and _has_batch_axis(recording),
             device=str(device),
-            obstacle=obstacle(module) if module is not None else "",
+            obstacle=_FILLS if node.fills_containers else obstacle(module) if module is not None else "",
             breaks=node.breaks,
         )
 
@@ -307,6 +310,10 @@ def _silent(here: _Here) -> Iterator[None]:
         yield
     finally:
         here.silent = False
+
+
+def _fills(node: PatchedModule) -> None:
+    node.fills_containers = True
 
 
 def _has_batch_axis(recording: Recording) -> bool:

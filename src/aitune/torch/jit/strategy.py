@@ -17,9 +17,13 @@ from aitune.torch.backend import (
     TorchInductorJitBackend,
 )
 from aitune.torch.backend.registry import backend_by_name
+from aitune.torch.measure import ProfilingConfig
 from aitune.torch.tune_strategy import FirstWinsStrategy, TuneStrategy
 
-__all__ = ["default_strategy", "strategy_of"]
+__all__ = ["candidates", "default_strategy", "strategy_of"]
+
+_QUICK = ProfilingConfig(settle_seconds=10.0, max_seconds=30.0)
+"""Somebody waits in the middle of a program."""
 
 _WRITTEN = re.compile(r"(?P<name>\w+)\s*(\((?P<backends>[^()]*)\))?\s*")
 
@@ -27,15 +31,22 @@ _WRITTEN = re.compile(r"(?P<name>\w+)\s*(\((?P<backends>[^()]*)\))?\s*")
 def default_strategy(device: torch.device) -> TuneStrategy:
     """Return how a module on a device is tuned where ``jit_config.strategy`` is None."""
     if device.type != "cuda":
-        return FirstWinsStrategy()
+        return FirstWinsStrategy(profiling_config=_QUICK)
     return FirstWinsStrategy(
+        profiling_config=_QUICK,
         backends=[
             TensorRTBackend(TensorRTBackendConfig(use_dynamo=True)),
             TensorRTBackend(TensorRTBackendConfig(use_dynamo=False)),
             TorchInductorJitBackend(),
             TorchEagerBackend(TorchEagerBackendConfig(use_cuda_graphs=True)),
-        ]
+        ],
     )
+
+
+def candidates(strategy: TuneStrategy, device: torch.device) -> str:
+    """Return a strategy with its candidates in a few words."""
+    names = [backend.describe() for backend in strategy.candidates(device)]
+    return f"{type(strategy).__name__}: {', '.join(names)}" if names else strategy.describe()
 
 
 def strategy_of(text: str) -> TuneStrategy:

@@ -17,7 +17,7 @@ from aitune.torch.jit.interception import Interception
 from aitune.torch.jit.patched_module import JITState, PatchedModule
 from aitune.torch.jit.policy import Decision, after_tune
 from aitune.torch.jit.serve import serve
-from aitune.torch.jit.strategy import default_strategy
+from aitune.torch.jit.strategy import candidates, default_strategy
 from aitune.torch.module.handle import Handle, find_handle, try_tuning_alone
 from aitune.torch.module.plan import Plan
 from aitune.torch.module.recording import Recording
@@ -65,9 +65,9 @@ class Tuner:
 
     def plan(self, node: PatchedModule) -> str:
         """Return in words what a dry run would do with a module."""
-        module = node.module
-        strategy = jit_config.strategy or default_strategy(module_device(module) if module is not None else _CPU)
-        return f"Dry run: would tune {node.title} level={node.level}🪜 with {strategy.describe()}"
+        device = module_device(node.module) if node.module is not None else torch.device("cpu")
+        strategy = jit_config.strategy or default_strategy(device)
+        return f"Dry run: would tune {node.title} level={node.level}🪜 with {candidates(strategy, device)}"
 
     def widen(self, node: PatchedModule, recording: Recording) -> None:
         """Tune a module anew on calls of which some came after it was tuned; where that finds nothing, all stays."""
@@ -80,8 +80,9 @@ class Tuner:
                 self._carry_out(node, module, recording)
 
     def _carry_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
-        strategy = jit_config.strategy or default_strategy(module_device(module))
-        _log.info("Tuning %s with %s", node.title, strategy.describe())
+        device = module_device(module)
+        strategy = jit_config.strategy or default_strategy(device)
+        _log.info("Tuning %s with %s", node.title, candidates(strategy, device))
         start = time.perf_counter()
         folders = BuildFolders(jit_config.cache_dir)
         try:
@@ -112,9 +113,6 @@ class _Outcome:
     failure: str = ""
     verdicts: tuple[Any, ...] = ()
     reasons: tuple[str, ...] = ()
-
-
-_CPU = torch.device("cpu")
 
 
 def _backends(result: ModuleResult) -> str:
