@@ -20,7 +20,10 @@ def always():
         right = FunctionBackend(
             lambda job: lambda *args, **kwargs: job.forward(*args, **kwargs), FunctionBackendConfig(label="right")
         )
-        strategy = ait.OneBackendStrategy(backend or right)
+        quick = ait.ProfilingConfig(
+            block_calls=1, warmup_calls=1, min_blocks=1, max_blocks=4, confidence=0.5, max_seconds=1.0
+        )
+        strategy = ait.OneBackendStrategy(backend or right, profiling_config=quick)
         return strategy.enable_performance_validation(False).enable_find_max_batch_size(False)
 
     return make

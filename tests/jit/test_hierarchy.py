@@ -59,8 +59,12 @@ class ResNet(torch.nn.Module):
 
 @pytest.fixture(autouse=True)
 def unchecked(settings):
-    """Values and times are other tests' matter."""
+    """Values and times are other tests' matter; one thread is the quickest for a small image on a busy machine."""
     settings.strategy.enable_correctness_check(False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def run_four_times(net):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-from aitune.torch.module.handle import find_handle
+from aitune.torch.jit.wrapped import is_wrapped
 from aitune.torch.module.miss import has_hooks
 
 __all__ = ["obstacle", "unfit_call", "wants_gradients"]
@@ -53,7 +53,7 @@ def obstacle(module: torch.nn.Module) -> str:
     for part in module.modules():
         if any(p is not None and not isinstance(p, torch.nn.Parameter) for p in part._parameters.values()):
             return "its parameters are swapped for the duration of this call"
-        if part is not module and find_handle(part) is not None:
+        if part is not module and is_wrapped(part):
             return "a module below it was wrapped by ait.Module"
         if torch.nn.utils.parametrize.is_parametrized(part):
             return "a parameter below it is computed anew in every call (parametrization)"

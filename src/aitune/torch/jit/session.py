@@ -24,7 +24,8 @@ from aitune.torch.jit.patched_module import JITState, PatchedModule, parameter_c
 from aitune.torch.jit.policy import Action, Decision, Rules, Seen, decide
 from aitune.torch.jit.record import recorded_call
 from aitune.torch.jit.tuner import Tuner
-from aitune.torch.module.handle import find_handle, handles, is_tuning_here
+from aitune.torch.jit.wrapped import is_below_wrapped, is_wrapped
+from aitune.torch.module.handle import is_tuning_here
 from aitune.torch.module.recording import Recording
 
 __all__ = ["Session"]
@@ -119,13 +120,15 @@ class Session:
     def _enter_head(self, module: torch.nn.Module) -> Any:
         """Return the node of a head whose call is to be looked at; or how to go on without one."""
         node = self.forest.find(module)
-        if is_tuning_here() or find_handle(module) is not None:
+        if is_tuning_here() or is_wrapped(module):
             return _PAST
-        if (node is not None and node.state.decided) or (node is None and self._excluded(module)):
+        parent = self.forest.expected(module) if node is None else None
+        through = self._excluded(module) or (parent is not None and _is_transparent(module)) if node is None else False
+        if through or (node is not None and node.state.decided):
             self.interception.let_go(module)
             return _THROUGH
         unfit = unfit_call(module, inspecting=jit_config.mode is JITMode.INSPECT)
-        node = self._counted(module, node, self.forest.expected(module))
+        node = self._counted(module, node, parent)
         if unfit is not None:
             self._refuse(node, unfit)
             return _PAST
@@ -134,13 +137,9 @@ class Session:
 
     def _enter_child(self, module: torch.nn.Module, caller: PatchedModule) -> PatchedModule | None:
         node = self.forest.find(module)
-        if node is None and find_handle(module) is not None:
+        if node is None and is_wrapped(module):
             return None
-        if node is None:
-            let_go = self._excluded(module) or why_transparent(module, parameter_count(module)) is not None
-        else:
-            let_go = node.state.decided
-        if let_go:
+        if node.state.decided if node is not None else self._excluded(module) or _is_transparent(module):
             self.interception.let_go(module)
             return None
         node = self._counted(module, node, caller)
@@ -153,7 +152,7 @@ class Session:
         reason = why_excluded(module, jit_config.patch_exclude)
         if reason is not None:
             self.history.add(f"Looking through {type(module).__name__}: {reason}", logging.DEBUG)
-        return reason is not None or _below_a_wrapped(module)
+        return reason is not None or is_below_wrapped(module)
 
     def _counted(
         self, module: torch.nn.Module, node: PatchedModule | None, parent: PatchedModule | None
@@ -324,13 +323,5 @@ def _has_batch_axis(recording: Recording) -> bool:
     return False
 
 
-def _below_a_wrapped(module: torch.nn.Module) -> bool:
-    """Whether ``ait.Module`` has a module above this one: what is below it is the user's own matter."""
-    return any(part is module for handle in handles() for part in _parts(handle))
-
-
-def _parts(handle: Any) -> Iterator[torch.nn.Module]:
-    from aitune.exceptions import AITuneError
-
-    with contextlib.suppress(AITuneError):
-        yield from handle.module.modules()
+def _is_transparent(module: torch.nn.Module) -> bool:
+    return why_transparent(module, parameter_count(module)) is not None

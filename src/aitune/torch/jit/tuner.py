@@ -18,7 +18,8 @@ from aitune.torch.jit.patched_module import JITState, PatchedModule
 from aitune.torch.jit.policy import Decision, after_tune
 from aitune.torch.jit.serve import serve
 from aitune.torch.jit.strategy import candidates, default_strategy
-from aitune.torch.module.handle import Handle, find_handle, try_tuning_alone
+from aitune.torch.jit.wrapped import handle_of_ours
+from aitune.torch.module.handle import try_tuning_alone
 from aitune.torch.module.plan import Plan
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.tune_module import TuneOptions, module_device
@@ -86,7 +87,7 @@ class Tuner:
         start = time.perf_counter()
         folders = BuildFolders(jit_config.cache_dir)
         try:
-            handle = find_handle(module) or Handle(module)
+            handle = handle_of_ours(module)
             result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None), keep=True)
         finally:
             folders.tidy()
