@@ -62,8 +62,6 @@ def run(  # noqa: PLR0913 - one argument an option
 
     WORDS are the script and its arguments. Settings without an option here are read from AITUNE_JIT_<FIELD>.
     """
-    if module is not None and code is not None:
-        raise click.UsageError("-m and -c exclude each other")
     if module is None and code is None and not words:
         raise click.UsageError("name a script, or -m MODULE, or -c CODE")
     settings = {

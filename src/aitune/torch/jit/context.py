@@ -8,30 +8,26 @@ from torch.autograd import forward_ad
 from aitune.torch.jit.wrapped import is_wrapped
 from aitune.torch.module.miss import has_hooks
 
-__all__ = ["obstacle", "unfit_call", "wants_gradients"]
+__all__ = ["is_traced", "obstacle", "unfit_call", "wants_gradients"]
 
 
-def unfit_call(  # noqa: PLR0911 - a table of reasons
-    module: torch.nn.Module, *, inspecting: bool = False
-) -> str | None:
-    """Return why a call of a head is not looked at, None if it is.
+def is_traced() -> bool:
+    """Whether something watches every operation: even to ask a tensor for its size would become part of a trace."""
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch.fx._symbolic_trace._is_fx_tracing_flag
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+    )
 
-    Args:
-        module: The module.
-        inspecting: Whether the call is only looked at, for which gradients, autocast and training do no harm.
-    """
-    if torch._C._get_tracing_state() is not None or torch.fx._symbolic_trace._is_fx_tracing_flag:
-        return "tracing"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "a torch.func transform is active"
-    if forward_ad._current_level >= 0:
-        return "forward-mode differentiation is active"
-    if torch._C._len_torch_dispatch_stack():
-        return "a dispatch mode is active"
-    if inspecting:
-        return None
+
+def unfit_call(module: torch.nn.Module) -> str | None:
+    """Return why a call of a head is not recorded, None if it is."""
     if torch._C._is_any_autocast_enabled():
         return "autocast is active"
+    if any(not isinstance(parameter, torch.nn.Parameter) for parameter in module.parameters()):
+        return "its parameters are swapped for the duration of the call"
     if module.training:
         return "it is in training mode; call .eval() for inference"
     if torch.is_grad_enabled() and wants_gradients(module):
@@ -51,8 +47,6 @@ def obstacle(module: torch.nn.Module) -> str:
     if has_hooks(module):
         return "hooks are registered on it or below it"
     for part in module.modules():
-        if any(p is not None and not isinstance(p, torch.nn.Parameter) for p in part._parameters.values()):
-            return "its parameters are swapped for the duration of this call"
         if part is not module and is_wrapped(part):
             return "a module below it was wrapped by ait.Module"
         if torch.nn.utils.parametrize.is_parametrized(part):

@@ -30,7 +30,9 @@ __all__ = [
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-session = Session(forest, history)
+_summary = Summary()
+
+session = Session(forest, history, _summary)
 """The one of this process; idle until it is enabled."""
 
 
@@ -131,9 +133,6 @@ def _modules_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Mod
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         for item in list(vars(value).values()):
             yield from _modules_in(item, depth - 1, seen)
-
-
-_summary = Summary(forest, history)
 
 
 @functools.cache

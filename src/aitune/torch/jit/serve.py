@@ -21,6 +21,7 @@ from aitune.torch.jit.record import recorded_call
 from aitune.torch.module.handle import is_tuning_here
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.slot import Slot, current
+from aitune.torch.module.stats import Stats
 
 __all__ = ["serve"]
 
@@ -39,7 +40,7 @@ _CURABLE = ("range", "structure", "value", "rank", "dtype", "type")
 Widen = Callable[[PatchedModule, Recording], None]
 
 
-def serve(node: PatchedModule, module: torch.nn.Module, recording: Recording, widen: Widen, history: History) -> None:
+def serve(node: PatchedModule, module: torch.nn.Module, recording: Recording, widen: Widen, history: History) -> Callable[[], Stats]:
     """Put it in the slot of a module that was just tuned.
 
     Args:
@@ -48,6 +49,9 @@ def serve(node: PatchedModule, module: torch.nn.Module, recording: Recording, wi
         recording: The calls that it was tuned on.
         widen: Tunes it anew.
         history: Takes the steps.
+
+    Returns:
+        What tells where the calls went.
     """
     slot = Slot(module, None)
     call: Any = current(module)
@@ -86,6 +90,8 @@ def serve(node: PatchedModule, module: torch.nn.Module, recording: Recording, wi
     engine_or_original.dispatcher = call.dispatcher  # type: ignore[attr-defined]
     record_again.dispatcher = call.dispatcher  # type: ignore[attr-defined]
     slot.install(engine_or_original)
+    read: Callable[[], Stats] = call.dispatcher.reader()
+    return read
 
 
 def _curable(misses: Any) -> int:

@@ -13,7 +13,7 @@ import torch
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.jit.config import JITMode, jit_config
-from aitune.torch.jit.context import obstacle, unfit_call
+from aitune.torch.jit.context import is_traced, obstacle, unfit_call
 from aitune.torch.jit.exclusions import why_excluded, why_transparent
 from aitune.torch.jit.forest import Forest
 from aitune.torch.jit.graph_breaks import find_graph_breaks
@@ -23,6 +23,7 @@ from aitune.torch.jit.interception import Interception
 from aitune.torch.jit.patched_module import JITState, PatchedModule, parameter_count
 from aitune.torch.jit.policy import Action, Decision, Rules, Seen, decide
 from aitune.torch.jit.record import recorded_call
+from aitune.torch.jit.summary import Summary
 from aitune.torch.jit.tuner import Tuner
 from aitune.torch.jit.wrapped import is_below_wrapped, is_wrapped
 from aitune.torch.module.handle import is_tuning_here
@@ -62,17 +63,18 @@ class Session:
     Args:
         forest: Takes the modules that are seen.
         history: Takes the steps.
+        summary: Takes what is to be said in the end.
     """
 
-    def __init__(self, forest: Forest[PatchedModule], history: History) -> None:
+    def __init__(self, forest: Forest[PatchedModule], history: History, summary: Summary) -> None:
         self.forest = forest
         self.history = history
         self.released = False
-        self.seen_modules = 0
+        self._summary = summary
         self._here = _Here()
         self._placing = threading.RLock()
         self.interception = Interception(self.on_call)
-        self._tuner = Tuner(history, self.interception)
+        self._tuner = Tuner(history, self.interception, summary)
 
     def on_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of a module; what the module raises passes unchanged."""
@@ -119,15 +121,15 @@ class Session:
 
     def _enter_head(self, module: torch.nn.Module) -> Any:
         """Return the node of a head whose call is to be looked at; or how to go on without one."""
-        node = self.forest.find(module)
-        if is_tuning_here() or is_wrapped(module):
+        if is_traced() or is_tuning_here() or is_wrapped(module):
             return _PAST
+        node = self.forest.find(module)
         parent = self.forest.expected(module) if node is None else None
         through = self._excluded(module) or (parent is not None and _is_transparent(module)) if node is None else False
         if through or (node is not None and node.state.decided):
             self.interception.let_go(module)
             return _THROUGH
-        unfit = unfit_call(module, inspecting=jit_config.mode is JITMode.INSPECT)
+        unfit = None if jit_config.mode is JITMode.INSPECT else unfit_call(module)
         node = self._counted(module, node, parent)
         if unfit is not None:
             self._refuse(node, unfit)
@@ -137,7 +139,7 @@ class Session:
 
     def _enter_child(self, module: torch.nn.Module, caller: PatchedModule) -> PatchedModule | None:
         node = self.forest.find(module)
-        if node is None and is_wrapped(module):
+        if is_traced() or (node is None and is_wrapped(module)):
             return None
         if node.state.decided if node is not None else self._excluded(module) or _is_transparent(module):
             self.interception.let_go(module)
@@ -165,7 +167,7 @@ class Session:
             if node is None:
                 node = PatchedModule(module, parent)
                 self.forest.add(module, node)
-                self.seen_modules += 1
+                self._summary.found(node)
         node.call_count += 1
         self.history.add(f"New {'top' if parent is None else 'child'} module: {node}")
         return node
@@ -181,6 +183,7 @@ class Session:
         """Note, once, why calls of a module are not recorded."""
         if reason not in node.refusals:
             node.refusals.add(reason)
+            self._summary.refused(node, reason)
             self.history.add(f"Not recorded: {node.title}: {reason}")
 
     # -------------------------------------------------------------------------------------- deciding
@@ -251,6 +254,7 @@ class Session:
         if action is Action.WAIT or module is None:
             return
         if action is Action.DONE:
+            self._summary.decided(node)
             self._release_below(module, node, JITState.DETACHED, "a module above it is tuned")
             return
         if action is Action.SKIP:
@@ -269,6 +273,7 @@ class Session:
             node.decide(JITState.EAGER, decision.reason)
             self._release_below(module, node, JITState.EAGER, decision.reason)
             self.history.add(f"Left as it is: {node.title}: {decision.reason}")
+        self._summary.decided(node)
         self.interception.let_go(module)
 
     def _release_below(self, module: torch.nn.Module, node: PatchedModule, state: JITState, reason: str) -> None:

@@ -1,58 +1,73 @@
-"""The line at exit that says what just-in-time tuning did."""
+"""The line at exit that says what just-in-time tuning did, also to modules that are gone by then."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 
 from aitune.torch.jit.config import jit_config
-from aitune.torch.jit.forest import Forest
-from aitune.torch.jit.history import History
 from aitune.torch.jit.patched_module import JITState, PatchedModule
-from aitune.torch.module.handle import find_handle
+from aitune.torch.module.stats import Stats
+from aitune.torch.trial import ORIGINAL
 
 __all__ = ["Summary"]
 
 _log = logging.getLogger(__name__)
 
+_KEPT = 1000
+_SHOWN = 4
+
 
 class Summary:
-    """Tells what was tuned.
-
-    Args:
-        forest: The modules that were seen.
-        history: The steps.
+    """Takes note of what is found and decided. Keeps no module alive.
 
     Attributes:
-        wanted: Whether it is written where ``jit_config.summary`` is None.
+        wanted: Whether the line is written to stderr where ``jit_config.summary`` is None; it goes to the log else.
     """
 
-    def __init__(self, forest: Forest[PatchedModule], history: History) -> None:
-        self._forest = forest
-        self._history = history
+    def __init__(self) -> None:
         self.wanted = False
+        self._heads = 0
+        self._tuned: list[str] = []
+        self._left: dict[str, str] = {}
+        self._readers: list[Callable[[], Stats]] = []
+
+    def found(self, node: PatchedModule) -> None:
+        """Take note of a module that was seen for the first time."""
+        self._heads += node.parent is None
+
+    def refused(self, node: PatchedModule, reason: str) -> None:
+        """Take note of why calls of a head are not recorded."""
+        if node.parent is None and len(self._left) < _KEPT:
+            self._left[node.kind] = reason
+
+    def decided(self, node: PatchedModule) -> None:
+        """Take note of what was decided about a module."""
+        if node.state is JITState.TUNED:
+            self._left.pop(node.kind, None)
+            if len(self._tuned) < _KEPT:
+                self._tuned.append(f"{node.kind} ({node.backend})")
+        else:
+            self.refused(node, node.reason)
+
+    def serves(self, read: Callable[[], Stats]) -> None:
+        """Take note of how the calls of a tuned module are counted."""
+        if len(self._readers) < _KEPT:
+            self._readers.append(read)
 
     def line(self) -> str:
-        """Return it; empty where nothing was seen."""
-        nodes = self._forest.all()
-        tuned = [node for node in nodes if node.state is JITState.TUNED]
-        if not nodes:
+        """Return the line; empty where nothing was seen."""
+        if not self._heads:
             return ""
-        heads = sum(node.level == 0 for node in nodes)
-        parts = [f"aitune: {heads} {'model' if heads == 1 else 'models'} seen, {len(tuned)} modules tuned"]
-        calls, by_engine = 0, 0
-        for node in tuned:
-            handle = find_handle(node.module) if node.module is not None else None
-            if handle is not None:
-                calls += handle.stats.calls
-                by_engine += sum(n for name, n in handle.stats.engine_calls.items() if name != "original")
-        if tuned:
-            parts.append(", ".join(f"{node.kind} ({node.backend})" for node in tuned[:5]))
+        seen = f"{self._heads} {'module' if self._heads == 1 else 'modules'} called by the program"
+        parts = [f"aitune: {seen}, {len(self._tuned)} tuned{_list(self._tuned)}"]
+        stats = [read() for read in self._readers]
+        calls = sum(one.calls for one in stats)
         if calls:
-            parts.append(f"engines answered {by_engine} of {calls} calls since")
-        left = [node for node in nodes if node.level == 0 and node.state is not JITState.TUNED]
-        reasons = [f"{node.kind}: {node.reason or '; '.join(sorted(node.refusals))}" for node in left]
-        parts += [reason for reason in reasons[:3] if not reason.endswith(": ")]
+            engines = sum(n for one in stats for name, n in one.engine_calls.items() if name != ORIGINAL)
+            parts.append(f"engines answered {engines} of {calls} calls since")
+        parts += [f"{kind}: {reason}" for kind, reason in list(self._left.items())[:_SHOWN]]
         return "; ".join(parts)
 
     def show(self) -> None:
@@ -61,10 +76,15 @@ class Summary:
         if not line:
             return
         wanted = self.wanted if jit_config.summary is None else jit_config.summary
-        if wanted and sys.stderr is not None:
+        if not wanted:
+            _log.info("%s", line)
+        elif sys.stderr is not None:
             try:
                 sys.stderr.write(f"{line}\n")
             except (OSError, ValueError):  # the stream is closed or gone
                 return
-        else:
-            _log.info("%s", line)
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f": {', '.join(names[:_SHOWN])}{more}" if names else ""

@@ -18,6 +18,7 @@ from aitune.torch.jit.patched_module import JITState, PatchedModule
 from aitune.torch.jit.policy import Decision, after_tune
 from aitune.torch.jit.serve import serve
 from aitune.torch.jit.strategy import candidates, default_strategy
+from aitune.torch.jit.summary import Summary
 from aitune.torch.jit.wrapped import handle_of_ours
 from aitune.torch.module.handle import try_tuning_alone
 from aitune.torch.module.plan import Plan
@@ -37,10 +38,12 @@ class Tuner:
     Args:
         history: Takes the steps.
         interception: Stands still while a module is tuned.
+        summary: Takes how calls are counted.
     """
 
-    def __init__(self, history: History, interception: Interception) -> None:
+    def __init__(self, history: History, interception: Interception, summary: Summary) -> None:
         self._history = history
+        self._summary = summary
         self._interception = interception
 
     def tune(self, node: PatchedModule) -> Decision | None:
@@ -95,7 +98,7 @@ class Tuner:
         trials = [trial for graph in result.graphs for trial in graph.trials]
         if result.error is None and any(graph.chosen_trial is not None for graph in result.graphs):
             node.decide(JITState.TUNED, backend=_backends(result))
-            serve(node, module, recording, self.widen, self._history)
+            self._summary.serves(serve(node, module, recording, self.widen, self._history))
             self._history.add(f"Tuning {node.title} took {took}")
             return _Outcome(True)
         self._history.add(f"Tuning {node.title} failed after {took}: {_why(result)}")
