@@ -61,8 +61,7 @@ class Program:
             click.echo(f"aitune run: can't open file {path!r}: no such file", err=True)
             sys.exit(2)
         if not os.path.isfile(path) or path.endswith((".zip", ".pyz", ".whl", ".egg")):  # noqa: PTH113 - as above
-            _first_on_path(os.path.abspath(path))  # noqa: PTH100 - as the interpreter does
-            runpy.run_path(path, run_name="__main__")
+            runpy.run_path(os.path.abspath(path), run_name="__main__")  # noqa: PTH100 - as the interpreter does
             return
         _first_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120 - as the interpreter does
         with io.open_code(os.path.abspath(path)) as file:  # noqa: PTH100 - as above

@@ -48,12 +48,14 @@ class Interception:
         """See the calls of every module; calling it twice is allowed."""
         with self._lock:
             if self._everywhere is None:
+                _hide_from_torchscript(True)
                 self._everywhere = _class_function(self._on_call)
                 self._show()
 
     def see(self, module: torch.nn.Module) -> None:
         """See the calls of one module, unless something else has its calls."""
         with self._lock:
+            _hide_from_torchscript(True)
             if module.__dict__.get(SLOT_NAME) is None:
                 module.__dict__[SLOT_NAME] = _Armed(weakref.ref(module), self._on_call)
                 self._remember(module)
@@ -87,6 +89,7 @@ class Interception:
                 if module is not None and _is_free(module):
                     module.__dict__.pop(SLOT_NAME, None)
             self._touched.clear()
+            _hide_from_torchscript(False)
 
     @contextlib.contextmanager
     def only_marking(self) -> Iterator[None]:
@@ -149,6 +152,18 @@ def _class_function(on_call: OnCall) -> Callable[..., Any]:
         return on_call(module, *args, **kwargs)
 
     return seen
+
+
+def _hide_from_torchscript(hidden: bool) -> None:
+    """Have ``torch.jit.script`` pass over the entry, as it does over others that torch keeps on modules.
+
+    It takes an entry that is no function for data of the module, and fails at the type that torch declares for it.
+    """
+    passed_over: list[str] = torch.jit._recursive.ignored_attributes
+    if hidden and SLOT_NAME not in passed_over:
+        passed_over.append(SLOT_NAME)
+    elif not hidden and SLOT_NAME in passed_over:
+        passed_over.remove(SLOT_NAME)
 
 
 def _is_free(module: torch.nn.Module) -> bool:

@@ -40,7 +40,9 @@ _CURABLE = ("range", "structure", "value", "rank", "dtype", "type")
 Widen = Callable[[PatchedModule, Recording], None]
 
 
-def serve(node: PatchedModule, module: torch.nn.Module, recording: Recording, widen: Widen, history: History) -> Callable[[], Stats]:
+def serve(
+    node: PatchedModule, module: torch.nn.Module, recording: Recording, widen: Widen, history: History
+) -> Callable[[], Stats]:
     """Put it in the slot of a module that was just tuned.
 
     Args:
