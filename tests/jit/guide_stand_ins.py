@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import json
 import sys
@@ -69,13 +70,19 @@ def install():
     if not torch.cuda.is_available():
         _cuda_is_the_cpu()
     if importlib.util.find_spec("timm") is None:
-        sys.modules["timm"] = types.ModuleType("timm")
+        sys.modules["timm"] = _made("timm")
         sys.modules["timm"].create_model = lambda name, pretrained: Backbone().eval()
     if importlib.util.find_spec("diffusers") is None:
-        sys.modules["diffusers"] = types.ModuleType("diffusers")
+        sys.modules["diffusers"] = _made("diffusers")
     import diffusers
 
     diffusers.DiffusionPipeline = Pipeline
+
+
+def _made(name):
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)  # transformers asks whether it is installed
+    return module
 
 
 def _cuda_is_the_cpu():

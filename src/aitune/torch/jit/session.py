@@ -28,6 +28,7 @@ from aitune.torch.jit.tuner import Tuner
 from aitune.torch.jit.wrapped import is_below_wrapped, is_wrapped
 from aitune.torch.module.handle import is_tuning_here
 from aitune.torch.module.recording import Recording
+from aitune.torch.module.tune_module import module_device
 
 __all__ = ["Session"]
 
@@ -49,11 +50,13 @@ class _Here(threading.local):
 
     Attributes:
         running: Nodes whose calls are running, the innermost last.
+        fresh: Whether a module was seen for the first time since the last call of a head ended.
         silent: Whether calls are not looked at: below one that is not, and during aitune's own work.
     """
 
     def __init__(self) -> None:
         self.running: list[PatchedModule] = []
+        self.fresh = False
         self.silent = False
 
 
@@ -168,6 +171,7 @@ class Session:
                 node = PatchedModule(module, parent)
                 self.forest.add(module, node)
                 self._summary.found(node)
+        self._here.fresh = True
         node.call_count += 1
         self.history.add(f"New {'top' if parent is None else 'child'} module: {node}")
         return node
@@ -190,13 +194,16 @@ class Session:
 
     def _settle(self, node: PatchedModule) -> None:
         """Decide a head after a call that went well, and, where it is left, what is below it."""
-        for one in (node, *node.below()):
-            if one.state is JITState.INIT:
-                one.state = JITState.RECORDING
-                if one.parameters == 0 and one.module is not None:
-                    one.parameters = parameter_count(one.module)  # a lazy module has them now
         rules = Rules.now(jit_config, self.released)
-        self._skip_early(node, rules)
+        fresh, self._here.fresh = self._here.fresh, False
+        if fresh or node.state is JITState.INIT:
+            for one in (node, *node.below()):
+                if one.state is JITState.INIT:
+                    one.state = JITState.RECORDING
+                    if one.parameters == 0 and one.module is not None:
+                        one.parameters = parameter_count(one.module)  # a lazy module has them now
+        if fresh or self._is_due(node, rules):
+            self._skip_early(node, rules)
         if not node.state.decided:
             self._decide(node, rules)
 
@@ -206,15 +213,15 @@ class Session:
             if child.state.decided:
                 continue
             if child.kind in rules.skip_modules:
-                self._apply(child, decide(self._seen(child), rules))
+                self._apply(child, decide(self._seen(child, rules), rules))
             else:
                 self._skip_early(child, rules)
 
     def _decide(self, node: PatchedModule, rules: Rules) -> None:
-        decision = decide(self._seen(node), rules)
+        decision = decide(self._seen(node, rules), rules)
         if decision.action is Action.CHECK:
             self._check_breaks(node)
-            decision = decide(self._seen(node), rules)
+            decision = decide(self._seen(node, rules), rules)
         if decision.action is Action.TUNE:
             tuned = self._tuner.tune(node)
             if tuned is None:
@@ -226,17 +233,26 @@ class Session:
                 if not child.state.decided:
                     self._decide(child, rules)
 
-    def _seen(self, node: PatchedModule) -> Seen:
+    def _is_due(self, node: PatchedModule, rules: Rules) -> bool:
+        """Whether there is enough for more than waiting; what takes time to find out is asked only then."""
+        samples = node.recording.calls if node.recording is not None else 0
+        return samples >= rules.min_samples and (rules.mode is not JITMode.TUNE_DEFERRED or rules.released)
+
+    def _seen(self, node: PatchedModule, rules: Rules) -> Seen:
         module, recording = node.module, node.recording
-        device = next((t.device for t in (*module.parameters(), *module.buffers())), "cpu") if module else "cpu"
+        due = module is not None and self._is_due(node, rules)
+        hinders = ""
+        if due and module is not None:
+            hinders = _FILLS if node.fills_containers else obstacle(module)
+        axis = due and rules.batch_axis_required and recording is not None and _has_batch_axis(recording)
         return Seen(
             kind=node.kind,
             depth=node.depth,
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
-            batch_axis=recording is not None and _has_batch_axis(recording),
-            device=str(device),
-            obstacle=_FILLS if node.fills_containers else obstacle(module) if module is not None else "",
+            batch_axis=axis,
+            device=str(module_device(module)) if due and module is not None else "cpu",
+            obstacle=hinders,
             breaks=node.breaks,
         )
 
