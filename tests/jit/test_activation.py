@@ -85,6 +85,18 @@ def test_modules_made_in_the_block_are_tuned_after_it_and_others_are_not(net, se
     assert entries(net) == []
 
 
+def test_blocks_may_end_in_any_order(settings):
+    constructor = torch.nn.Module.__init__
+    first, second = prepare_for_jit_tuning(), prepare_for_jit_tuning()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert entries(torch.nn.Identity()) == [""]
+    second.__exit__(None, None, None)
+    assert torch.nn.Module.__init__ is constructor
+    assert entries(torch.nn.Identity()) == []
+
+
 def test_blocks_nest_and_an_exception_leaves_them(settings):
     constructor = torch.nn.Module.__init__
     with pytest.raises(RuntimeError, match="mine"), prepare_for_jit_tuning(), prepare_for_jit_tuning():

@@ -101,8 +101,11 @@ class Interception:
         thread = threading.get_ident()
 
         def pass_on(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and threading.get_ident() == thread:
-                module.__dict__.setdefault(SLOT_NAME, None)
+            if torch.compiler.is_compiling():
+                return module._call_impl(*args, **kwargs)
+            if threading.get_ident() == thread and SLOT_NAME not in module.__dict__:
+                module.__dict__[SLOT_NAME] = None
+                self._remember(module)
             return module._call_impl(*args, **kwargs)
 
         with self._lock:

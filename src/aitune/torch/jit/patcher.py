@@ -82,13 +82,14 @@ def prepare_for_jit_tuning() -> Iterator[None]:
         if threading.get_ident() == thread and init in _preparing:
             session.interception.see(module)
 
+    init.is_ours = True  # type: ignore[attr-defined]
     _preparing.append(init)
     torch.nn.Module.__init__ = init  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         _preparing.remove(init)
-        _take_back(init, original)
+        _take_back()
 
 
 def patch_for_jit_tuning(function: Function) -> Function:
@@ -112,10 +113,12 @@ def patch_for_jit_tuning(function: Function) -> Function:
 _preparing: list[Callable[..., Any]] = []
 
 
-def _take_back(init: Callable[..., None], original: Callable[..., None]) -> None:
-    """Put the constructor back, unless a later block has put its own over it: then that one passes on."""
-    if torch.nn.Module.__init__ is init:
-        torch.nn.Module.__init__ = original  # type: ignore[method-assign]
+def _take_back() -> None:
+    """Put the constructor back, as far as no block that is still open stands over it."""
+    top: Any = torch.nn.Module.__init__
+    while getattr(top, "is_ours", False) and top not in _preparing:
+        top = top.__wrapped__
+        torch.nn.Module.__init__ = top  # type: ignore[method-assign]
 
 
 def _modules_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Module]:

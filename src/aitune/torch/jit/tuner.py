@@ -61,7 +61,7 @@ class Tuner:
             for part in module.modules():
                 self._interception.let_go(part)
             with self._interception.only_marking(), _as_outside_of_calls():
-                outcome = self._carry_out(node, module, recording)
+                outcome = self._carried_out(node, module, recording)
             if not outcome.serves:
                 for part in module.modules():
                     self._interception.see_again(part)
@@ -82,6 +82,14 @@ class Tuner:
             node.retunes += 1
             with self._interception.only_marking(), _as_outside_of_calls():
                 self._carry_out(node, module, recording)
+
+    def _carried_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
+        try:
+            return self._carry_out(node, module, recording)
+        except Exception as error:
+            if jit_config.raise_failures:
+                raise
+            return _Outcome(False, f"{type(error).__name__}: {error}")
 
     def _carry_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
         device = module_device(module)
