@@ -86,6 +86,17 @@ def test_training_is_as_before(settings, net):
     assert train(net) == pytest.approx(plain, abs=1e-6)
 
 
+def test_a_module_in_training_is_not_tuned_between_its_steps_and_is_when_they_are_over(jit, net, seen):
+    for _ in range(4):
+        net.train()(torch.ones(2, 4)).sum().backward()
+        net.eval()
+        call(net)
+    assert seen()[0] == ("Net", 0, "recording")
+    for _ in range(9):
+        call(net)
+    assert seen()[0] == ("Net", 0, "tuned")
+
+
 def test_outputs_have_gradients_also_after_a_tune(jit, net):
     call(net)
     assert ait.handle(net).serves

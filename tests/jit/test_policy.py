@@ -37,6 +37,8 @@ TABLE = [
     ({"batch_axis": True}, {"batch_axis_required": True}, Action.TUNE, ""),
     ({"samples": 8}, {"batch_axis_required": True}, Action.LEAVE, "batch_axis_required = False"),
     ({"samples": 15}, {"batch_axis_required": True, "min_samples": 2}, Action.WAIT, "axis"),
+    ({"calm": 9}, {}, Action.WAIT, "trained"),
+    ({"calm": 10}, {}, Action.TUNE, ""),
     ({"obstacle": "hooks"}, {}, Action.DESCEND, "hooks"),
     ({"obstacle": "hooks", "samples": 0}, {}, Action.WAIT, "samples"),
     ({"device": "cpu"}, {"device": "cuda"}, Action.LEAVE, "jit_config.device is cuda"),

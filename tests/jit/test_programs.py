@@ -32,7 +32,8 @@ NEEDS = {
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """On a busy machine threads that wait for each other take most of the time of models as small as these."""
 
-QUICK = ("images", "train")
+QUICK = {"images": {"AITUNE_JIT_STRATEGY": "FirstWinsStrategy(ONNXRuntimeBackend)"}, "train": {}}
+"""The short form: two programs, with one backend that builds in seconds."""
 
 
 def run(program, folder, **variables):
@@ -74,13 +75,15 @@ def entry_point(folder):
     (described / "entry_points.txt").write_text(f"[aitune_enable_jit_tuning]\ntorch = {target}\n")
 
 
-def compare(program, folder, record_property=lambda *_: None):
+def compare(program, folder, record_property, **variables):
     for name in NEEDS[program]:
         pytest.importorskip(name)
     pytest.importorskip("autowrapt")
     entry_point(folder)
     plain, _ = run(program, folder)
-    tuned, told = run(program, folder, AUTOWRAPT_BOOTSTRAP="aitune_enable_jit_tuning", AITUNE_JIT_SUMMARY="1")
+    tuned, told = run(
+        program, folder, AUTOWRAPT_BOOTSTRAP="aitune_enable_jit_tuning", AITUNE_JIT_SUMMARY="1", **variables
+    )
     same(tuned["outputs"], plain["outputs"])
     summary = next((line for line in told.splitlines() if line.startswith("aitune: ")), "")
     answered = re.search(r"engines answered (\d+) of (\d+) calls", summary)
@@ -92,9 +95,13 @@ def compare(program, folder, record_property=lambda *_: None):
     print(line)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "program", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in NEEDS]
-)
+@pytest.mark.parametrize("program", NEEDS)
 def test_a_program_computes_the_same_under_the_variable(program, tmp_path, record_property):
     compare(program, tmp_path, record_property)
+
+
+@pytest.mark.parametrize("program", QUICK)
+def test_a_program_computes_the_same_with_few_candidates(program, tmp_path, record_property):
+    compare(program, tmp_path, record_property, **QUICK[program])

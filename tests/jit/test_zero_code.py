@@ -193,6 +193,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_processes_that_are_spawned_work(start, script):
     path = script(SPAWNS)
     plain = start(path).stdout

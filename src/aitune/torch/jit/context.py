@@ -8,7 +8,10 @@ from torch.autograd import forward_ad
 from aitune.torch.jit.wrapped import is_wrapped
 from aitune.torch.module.miss import has_hooks
 
-__all__ = ["is_traced", "obstacle", "unfit_call", "wants_gradients"]
+__all__ = ["FOR_GRADIENTS", "IN_TRAINING", "is_traced", "obstacle", "unfit_call", "wants_gradients"]
+
+IN_TRAINING = "it is in training mode; call .eval() for inference"
+FOR_GRADIENTS = "gradients are enabled; run inference under torch.inference_mode() or torch.no_grad()"
 
 
 def is_traced() -> bool:
@@ -29,9 +32,9 @@ def unfit_call(module: torch.nn.Module) -> str | None:
     if any(not isinstance(parameter, torch.nn.Parameter) for parameter in module.parameters()):
         return "its parameters are swapped for the duration of the call"
     if module.training:
-        return "it is in training mode; call .eval() for inference"
+        return IN_TRAINING
     if torch.is_grad_enabled() and wants_gradients(module):
-        return "gradients are enabled; run inference under torch.inference_mode() or torch.no_grad()"
+        return FOR_GRADIENTS
     return None
 
 

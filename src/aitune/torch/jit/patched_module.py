@@ -95,6 +95,7 @@ class PatchedModule:
         recording: Its recorded calls, None before any and once it is decided.
         breaks: Whether it has graph breaks, None before that was looked for.
         fills_containers: Whether it changes lists or dicts that it is passed, which no engine does.
+        calm: Recorded calls since it last ran in training mode or for gradients; None if it never did.
         refusals: Why calls of it were not recorded.
         retunes: How often it was tuned anew for sizes that came later.
         inspection: What an inspection gathered, None without one.
@@ -115,6 +116,7 @@ class PatchedModule:
         self.breaks: bool | None = None
         self.retunes = 0
         self.fills_containers = False
+        self.calm: int | None = None
         self.refusals: set[str] = set()
         self.inspection: Inspection | None = None
 

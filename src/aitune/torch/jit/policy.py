@@ -13,6 +13,10 @@ __all__ = ["Action", "Decision", "Rules", "Seen", "after_tune", "decide"]
 _PATIENCE = 8
 """Times ``min_samples`` that a module may be called before it is given up for want of a batch axis."""
 
+_CALM = 10
+"""Calls without gradients in a row after which a module that was trained counts as trained: tuning one whose weights
+change again at once is for nothing."""
+
 _NO_GAIN = frozenset({Verdict.slower, Verdict.undecided})
 
 
@@ -54,6 +58,7 @@ class Seen:
         depth: 0 for a head, one more than its parent's for others; see ``PatchedModule.depth``.
         parameters: How many it has.
         samples: Calls that were recorded.
+        calm: Recorded calls since it last ran in training mode or for gradients; None if it never did.
         batch_axis: Whether the recorded calls differed in a leading axis.
         device: Where it is.
         obstacle: Why no engine could stand in its place; its children may be without it.
@@ -64,6 +69,7 @@ class Seen:
     depth: int = 0
     parameters: int = 0
     samples: int = 0
+    calm: int | None = None
     batch_axis: bool = False
     device: str = "cpu"
     obstacle: str = ""
@@ -126,6 +132,8 @@ def _wait(seen: Seen, rules: Rules) -> Decision | None:
         return Decision(Action.WAIT, f"{seen.samples} of {rules.min_samples} samples")
     if rules.mode is JITMode.TUNE_DEFERRED and not rules.released:
         return Decision(Action.WAIT, "deferred() was not called yet")
+    if seen.calm is not None and seen.calm < _CALM:
+        return Decision(Action.WAIT, f"it was trained {seen.calm} calls ago")
     if rules.batch_axis_required and not seen.batch_axis:
         if seen.samples < _PATIENCE * rules.min_samples:
             return Decision(Action.WAIT, "no leading axis varied yet")

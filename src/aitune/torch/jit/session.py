@@ -13,7 +13,7 @@ import torch
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.jit.config import JITMode, jit_config
-from aitune.torch.jit.context import is_traced, obstacle, unfit_call
+from aitune.torch.jit.context import FOR_GRADIENTS, IN_TRAINING, is_traced, obstacle, unfit_call
 from aitune.torch.jit.exclusions import why_excluded, why_transparent
 from aitune.torch.jit.forest import Forest
 from aitune.torch.jit.graph_breaks import find_graph_breaks
@@ -137,6 +137,8 @@ class Session:
         if unfit is not None:
             self._refuse(node, unfit)
             return _PAST
+        if node.calm is not None:
+            node.calm += 1
         self._observe(node, module)
         return node
 
@@ -185,6 +187,8 @@ class Session:
 
     def _refuse(self, node: PatchedModule, reason: str) -> None:
         """Note, once, why calls of a module are not recorded."""
+        if reason in (IN_TRAINING, FOR_GRADIENTS):
+            node.calm = 0
         if reason not in node.refusals:
             node.refusals.add(reason)
             self._summary.refused(node, reason)
@@ -250,6 +254,7 @@ class Session:
             depth=node.depth,
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
+            calm=node.calm,
             batch_axis=axis,
             device=str(module_device(module)) if due and module is not None else "cpu",
             obstacle=hinders,
