@@ -159,6 +159,17 @@ def test_excluded_classes_are_looked_through(jit, net, seen):
     assert [name for name, level, _ in seen() if level == 0] == ["Sequential", "ReLU", "Linear"]
 
 
+def test_parametrized_weights_are_part_of_what_reads_them(jit, net, seen):
+    torch.nn.utils.parametrizations.weight_norm(net.head)
+    net.eval()
+    expected = call(copy.deepcopy(net)._call_impl, 2, 4)
+    for _ in range(3):
+        assert torch.allclose(call(net), expected)
+    assert [(name, state) for name, level, state in seen() if level < 2] == [
+        ("Net", "tuned"), ("Block", "detached"), ("Block", "detached"), ("ParametrizedLinear", "detached"),
+    ]  # fmt: skip
+
+
 def test_decided_modules_are_called_as_without_aitune(jit, net, refuses):
     jit.strategy = refuses("Net", "Block", "Linear")
     call(net)
@@ -200,6 +211,21 @@ def test_a_dry_run_changes_nothing_and_says_the_same_twice(jit, net, steps):
     assert runs[0] == runs[1]
     plan = "Dry run: would tune Net 📊55 level=0🪜 with OneBackendStrategy: FunctionBackend(label='right')"
     assert runs[0][-1] == plan
+
+
+def test_after_an_inspection_modules_may_be_tuned(jit, net, seen):
+    jit.mode = JITMode.INSPECT
+    call(net)
+    jit.mode = JITMode.TUNE_EAGER
+    call(net)
+    assert seen()[0] == ("Net", 0, "tuned")
+
+
+def test_a_part_that_was_left_in_training_mode_is_not_tuned(jit, net, seen, refuses):
+    jit.strategy = refuses("Net")
+    net.blocks[0].train()
+    call(net)
+    assert [state for name, _, state in seen() if name == "Block"] == ["eager", "tuned"]
 
 
 def test_a_batch_axis_is_waited_for_where_it_is_required(jit, net, seen):

@@ -47,11 +47,11 @@ def obstacle(module: torch.nn.Module) -> str:
     """Return why no engine may stand in the place of a module, empty if one may."""
     if module.__dict__.get("_is_replica"):
         return "it is a replica of DataParallel"
+    if module.training:
+        return IN_TRAINING
     if has_hooks(module):
         return "hooks are registered on it or below it"
     for part in module.modules():
         if part is not module and is_wrapped(part):
             return "a module below it was wrapped by ait.Module"
-        if torch.nn.utils.parametrize.is_parametrized(part):
-            return "a parameter below it is computed anew in every call (parametrization)"
     return ""

@@ -111,7 +111,7 @@ class Session:
     def _call(self, here: _Here, node: PatchedModule, module: Any, args: Any, kwargs: Any) -> Any:
         here.running.append(node)
         try:
-            if node.inspection is not None:
+            if node.inspection is not None and jit_config.mode is JITMode.INSPECT:
                 return node.inspection.call(module, args, kwargs)
             recording = node.recording
             if recording is None:
