@@ -7,6 +7,9 @@ from aitune.torch.config import aitune_cache_dir, config
 from aitune.torch.dataloader import DataLoaderFactory
 from aitune.torch.doctor import Diagnosis, doctor
 from aitune.torch.graph.dims import BatchDim, DynamicDim
+from aitune.torch.jit.config import jit_config
+from aitune.torch.jit.patched_module import PatchedModule
+from aitune.torch.jit.patcher import patch_for_jit_tuning
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.module import Module, ModuleState, handle
 from aitune.torch.report import TuneResult
@@ -36,6 +39,7 @@ __all__ = [
     "Module",
     "ModuleState",
     "OneBackendStrategy",
+    "PatchedModule",
     "ProfilingConfig",
     "Trial",
     "TuneResult",
@@ -45,7 +49,9 @@ __all__ = [
     "config",
     "doctor",
     "handle",
+    "jit_config",
     "load",
+    "patch_for_jit_tuning",
     "save",
     "tune",
 ]

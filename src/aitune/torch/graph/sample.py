@@ -45,7 +45,8 @@ def cloned(value: Any) -> Any:
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             if id(leaf) not in copies:
-                with torch.no_grad():
+                # not an inference tensor, under whichever mode the call was made: builders cannot use those
+                with torch.inference_mode(False), torch.no_grad():
                     copies[id(leaf)] = leaf.detach().clone().requires_grad_(leaf.requires_grad and leaf.is_leaf)
             fresh.append(copies[id(leaf)])
         else:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,10 +88,24 @@ class Dispatcher:
     @property
     def stats(self) -> Stats:
         """Where the calls went so far."""
-        with self._lock:
-            misses = dict(self._misses)
-        engines = {backend: tally.value for backend, tally in self._tallies.items()}
-        return Stats({backend: calls for backend, calls in engines.items() if calls}, misses)
+        return self.reader()()
+
+    def reader(self) -> Callable[[], Stats]:
+        """Return a function that returns :attr:`stats`, also once the module is gone; it keeps nothing alive."""
+        lock, missed, tallies = self._lock, self._misses, self._tallies
+
+        def read() -> Stats:
+            with lock:
+                misses = dict(missed)
+            engines = {backend: tally.value for backend, tally in tallies.items()}
+            return Stats({backend: calls for backend, calls in engines.items() if calls}, misses)
+
+        return read
+
+    @property
+    def misses(self) -> Mapping[str, int]:
+        """Calls that went to the original, by reason; a view that follows the counts, and is empty without any."""
+        return self._misses
 
     def reset_stats(self) -> None:
         """Count from zero again, and log every reason anew."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from aitune.torch.module.holdings import reachable, tensor_places
+from aitune.torch.module.slot import SLOT_NAME
 
 __all__ = ["EVERY", "DriftWatch", "middle_word"]
 
@@ -90,7 +91,7 @@ def _values(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
         for key, child in part._modules.items():
             yield part._modules, key, child
         for key, value in part.__dict__.items():
-            if key == _NO_STATE or (key == _NAMED and _ADAPTED in part.__dict__):
+            if key in (_NO_STATE, SLOT_NAME) or (key == _NAMED and _ADAPTED in part.__dict__):
                 continue
             if type(value) in _PLAIN or _is_plain_container(value):
                 yield part.__dict__, key, copy.copy(value)

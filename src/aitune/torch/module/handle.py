@@ -29,7 +29,15 @@ from aitune.torch.module.tune_module import TuneOptions, module_device, tune_mod
 from aitune.torch.report import ModuleResult
 from aitune.torch.tune_strategy import TuneStrategy
 
-__all__ = ["Handle", "ModuleState", "find_handle", "handles", "tuning_alone"]
+__all__ = [
+    "Handle",
+    "ModuleState",
+    "find_handle",
+    "handles",
+    "is_tuning_here",
+    "try_tuning_alone",
+    "tuning_alone",
+]
 
 
 class ModuleState(enum.Enum):
@@ -230,7 +238,12 @@ class Handle:
         return result
 
     def tune_with(
-        self, options: TuneOptions, recording: Recording | None = None, plan: Plan | None = None
+        self,
+        options: TuneOptions,
+        recording: Recording | None = None,
+        plan: Plan | None = None,
+        *,
+        keep: bool = False,
     ) -> ModuleResult:
         """Tune the module with all options of :func:`aitune.torch.tune`; see :meth:`tune`.
 
@@ -238,6 +251,7 @@ class Handle:
             options: What was asked for.
             recording: Calls to tune on; None takes those that the handle recorded itself.
             plan: In place of the handle's own, for this tune.
+            keep: Keep the engines of an earlier tune where this one finds none.
 
         Returns:
             The result; where a strategy raised, it carries the exception and the module is as before.
@@ -258,7 +272,7 @@ class Handle:
             slot.module.to(options.device)
         entries = plan_graphs(self.name, recording, self._declared, device=options.device)
         result, served = tune_module(self.name, slot, entries, plan, options)
-        if options.dry_run or result.error is not None:
+        if options.dry_run or result.error is not None or (keep and was_tuned and not served):
             return result
         if was_tuned:
             self.untune()
@@ -394,6 +408,23 @@ _registry: Registry[Handle] = Registry()
 def tuning_alone() -> contextlib.AbstractContextManager[Any]:
     """Return the lock that lets one tune at a time record and install; entering it again in one thread is allowed."""
     return _registry.alone
+
+
+@contextlib.contextmanager
+def try_tuning_alone() -> Iterator[bool]:
+    """Take the lock of :func:`tuning_alone` if it is free; tells whether it was, and this thread is in no tune yet."""
+    if is_tuning_here() or not _registry.alone.acquire(blocking=False):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _registry.alone.release()
+
+
+def is_tuning_here() -> bool:
+    """Whether this thread is in a tune."""
+    return _registry.alone._is_owned()  # type: ignore[attr-defined, no-any-return]
 
 
 def find_handle(module: torch.nn.Module) -> Handle | None:

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["CALL_CODE", "Slot", "current", "is_copy", "is_ours", "its_own"]
+__all__ = ["CALL_CODE", "SLOT_NAME", "Slot", "current", "is_copy", "is_ours", "its_own"]
 
-_NAME = "_compiled_call_impl"
+SLOT_NAME = "_compiled_call_impl"
+"""Entry of a module that is the slot; what is in it changes nothing about what the module computes."""
 _OURS = "_aitune_slot"
 
 Call = Callable[..., Any]
@@ -66,23 +67,23 @@ class Slot:
             left = _Left(function)
             left.__dict__.update(function.__dict__)
             function = left
-        self.module.__dict__[_NAME] = function
+        self.module.__dict__[SLOT_NAME] = function
 
     def remove(self) -> None:
         """Leave the module as it was before anything was installed; what the user installed since is left."""
         if self.installed is None:
             return
         if self.before is not None:
-            self.module.__dict__[_NAME] = self.before
+            self.module.__dict__[SLOT_NAME] = self.before
         else:
-            self.module.__dict__.pop(_NAME, None)
+            self.module.__dict__.pop(SLOT_NAME, None)
 
     def put_back(self, function: Call | None) -> None:
         """Put what :func:`current` returned earlier into the slot again."""
         if function is None:
-            self.module.__dict__.pop(_NAME, None)
+            self.module.__dict__.pop(SLOT_NAME, None)
         else:
-            self.module.__dict__[_NAME] = function
+            self.module.__dict__[SLOT_NAME] = function
 
     @property
     def installed(self) -> Call | None:
@@ -93,7 +94,7 @@ class Slot:
 
 def current(module: torch.nn.Module) -> Call | None:
     """Return whatever sits in the slot of a module."""
-    return module.__dict__.get(_NAME)
+    return module.__dict__.get(SLOT_NAME)
 
 
 def is_ours(function: Call | None) -> bool:
@@ -103,7 +104,7 @@ def is_ours(function: Call | None) -> bool:
 
 def is_copy(module: torch.nn.Module, function: Call) -> bool:
     """Whether a module that is not the one of the slot took ``function`` along, as a replica does."""
-    found = module.__dict__.get(_NAME)
+    found = module.__dict__.get(SLOT_NAME)
     return found is function or getattr(found, "func", None) is function
 
 

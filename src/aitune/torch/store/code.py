@@ -30,7 +30,7 @@ _NOT_STATE = frozenset(
         "__slotnames__",  # what copyreg puts there when an instance is pickled for the first time
         "__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__",
         "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__parameters__",
-        "__orig_bases__", "__abstractmethods__", "__slots__", "__slotnames__", "__type_params__", "_abc_impl",
+        "__orig_bases__", "__abstractmethods__", "__slots__", "__type_params__", "_abc_impl",
         "__classcell__", "__conditional_annotations__",
     }
 )  # fmt: skip

@@ -1,0 +1,5 @@
+"""The command line: one file a verb."""
+
+from aitune.cli.main import main
+
+__all__ = ["main"]
