@@ -111,9 +111,9 @@ def test_two_processes_on_one_store_build_each_engine_once(root, tmp_path, count
     race(root, tmp_path / "work", count(50, 200))
 
 
-def test_a_process_killed_while_it_publishes_leaves_the_old_entry_or_the_new(root, tmp_path, count):
+def test_a_process_killed_while_it_publishes_leaves_an_entry_that_is_whole_or_none(root, tmp_path, count):
     store = Store(root)
-    rolls = random.Random(1)
+    rolls, longest, found = random.Random(1), 0.1, 0
     server = start(PUBLISH_IN_CHILDREN, root, tmp_path)
     go(server)
     for number in range(count(20, 100)):
@@ -122,15 +122,18 @@ def test_a_process_killed_while_it_publishes_leaves_the_old_entry_or_the_new(roo
         server.stdin.write(f"{work}\n")
         server.stdin.flush()
         child = int(server.stdout.readline())
-        time.sleep(rolls.uniform(0.0, 0.1))
+        time.sleep(rolls.uniform(0.0, longest))
         os.kill(child, signal.SIGKILL)
         assert server.stdout.readline() == "gone\n"
         assert verify(root) == []
         entry = store.lookup(KEY)
-        if entry is not None:
+        if entry is None:
+            longest = min(2.0, longest * 1.5)  # a busy machine: nobody got as far as the end
+        else:
+            found += 1
             assert len((entry.bring_to(work / "mine") / "engine").read_bytes()) == 200_000
     server.communicate(timeout=60)
-    assert store.lookup(KEY) is not None, "no process got as far as publishing"
+    assert found, "no process got as far as publishing"
 
 
 def test_a_builder_that_is_killed_lets_go(root, tmp_path):
