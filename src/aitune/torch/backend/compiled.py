@@ -142,63 +142,6 @@ def under_autocast(
     return call
 
 
-def engine_of(job: Job, execute: Execute, facts: EngineFacts, module: torch.nn.Module, *, cuda_graphs: bool) -> Engine:
-    """Make an engine of a function of a call's tensors.
-
-    Args:
-        job: The graph.
-        execute: The function.
-        facts: What is known of it.
-        module: What runs in it; as before afterwards.
-        cuda_graphs: Whether calls are replayed as CUDA graphs; where they cannot be, the engine's notes say why.
-    """
-    if not cuda_graphs:
-        return FunctionEngine(compile_call(job.graph, execute), facts)
-    graphs = CudaGraphs(execute, job.graph, module)
-    samples = job.narrowed(dict(facts.narrowing.ranges)).samples
-    with preserved(module), torch.no_grad():
-        problem = graphs.prepare([flat_call(job, sample) for sample in samples])
-    if problem is not None:
-        graphs.close()
-        return FunctionEngine(compile_call(job.graph, execute), replace(facts, notes=(*facts.notes, problem)))
-    return FunctionEngine(compile_call(job.graph, graphs), facts, on_close=graphs.close)
-
-
-def _with_source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a generated function a source file as long as it lives.
-
-    Before torch 2.13 one without any is put into a wrapper whose code object all of them share, and with it the limit
-    of recompilations.
-    """
-    name = function.__code__.co_filename
-    linecache.cache[name] = (0, None, [], name)
-    weakref.finalize(function, linecache.cache.pop, name, None)
-    return function
-
-
-def under_autocast(
-    compiled: Callable[..., Any], graph: GraphSpec, device: str, dtype: torch.dtype | None
-) -> Callable[..., Any]:
-    """Return a function that runs another under autocast, and gives back the dtypes that the graph has.
-
-    Args:
-        compiled: Takes tensors one by one.
-        graph: The graph.
-        device: Type of the device.
-        dtype: Of autocast; None: torch's choice for the device.
-    """
-    output, output_tensors = compile_output(graph), compile_output_accessor(graph)
-    dtypes = [spec.dtype for spec in graph.outputs.tensors]
-
-    def call(*tensors: torch.Tensor) -> Any:
-        with torch.autocast(device, dtype=dtype):
-            result = compiled(*tensors)
-        found = output_tensors(result)
-        return output([tensor.to(kind) for tensor, kind in zip(found, dtypes, strict=True)])
-
-    return call
-
-
 class _WarmUp:
     """Calls that have what is needed compiled.
 
