@@ -17,7 +17,7 @@ BUILT_IN = MappingProxyType(
         "torch.distributed": "it gathers and frees the parameters of what it wraps around every call",
         "torch.ao.nn": "quantised already, by operators that no exporter knows",
         "torch.ao.quantization": "observers and fake quantisation have to see every call",
-        "torch.nn.utils.parametrize": "it computes a parameter whenever that is read, and is part of what reads it",
+        "torch.nn.utils.parametrize.ParametrizationList": "it computes a parameter whenever that is read, and is part of what reads it",
         "torch.nn.utils.parametrizations": "the same",
         "torch.nn.modules.loss": "losses belong to training",
         "torchmetrics": "metrics gather state from call to call",
