@@ -35,6 +35,8 @@ pipe = StableDiffusionPipeline(
     vae=vae, text_encoder=text, tokenizer=tokenizer, unet=unet, scheduler=DDIMScheduler(), safety_checker=None,
     feature_extractor=None, requires_safety_checker=False,
 )  # fmt: skip
+for part in (text, unet, vae):
+    part.eval()  # as from_pretrained leaves them
 pipe.set_progress_bar_config(disable=True)
 outputs, seconds = [], []
 for number in range(8):

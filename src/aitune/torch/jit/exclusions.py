@@ -17,8 +17,8 @@ BUILT_IN = MappingProxyType(
         "torch.distributed": "it gathers and frees the parameters of what it wraps around every call",
         "torch.ao.nn": "quantised already, by operators that no exporter knows",
         "torch.ao.quantization": "observers and fake quantisation have to see every call",
-        "torch.nn.utils.parametrize": "it computes a parameter whenever that is read, and is part of what reads it",
-        "torch.nn.utils.parametrizations": "the same",
+        "torch.nn.utils.parametrize.ParametrizationList": "part of whatever reads the parameter",
+        "torch.nn.utils.parametrizations": "part of whatever reads the parameter",
         "torch.nn.modules.loss": "losses belong to training",
         "torchmetrics": "metrics gather state from call to call",
         "deepspeed": "it swaps parameters in and out around every call",
@@ -26,7 +26,7 @@ BUILT_IN = MappingProxyType(
 )
 """Package prefix or full class name, with the reason."""
 
-_CONTAINERS = ("torch.nn.modules.container", "timm.layers.std_conv.Sequential")
+_CONTAINERS = ("torch.nn.modules.container",)
 
 
 def why_excluded(module: torch.nn.Module, extra: Sequence[str]) -> str | None:
