@@ -80,7 +80,7 @@ def _new_value(part: torch.nn.Module, names: frozenset[str]) -> bool:
     return len(attributes) > len(names) and any(
         type(value) in _PLAIN and (not key.startswith("_") or hasattr(type(part), key))
         for key, value in list(attributes.items())
-        if key not in names
+        if key not in names and key != SLOT_NAME
     )
 
 
