@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -15,7 +15,7 @@ import torch
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
-from aitune.torch.bench.failure import error_of, failed_trial, measured_elsewhere, refused, unserved_error
+from aitune.torch.bench.failure import error_of, failed_trial, measured_elsewhere, refused
 from aitune.torch.bench.gate import Admission, Gate
 from aitune.torch.bench.latency_budget import LatencyBudget
 from aitune.torch.bench.ledger import Ledger
@@ -23,16 +23,16 @@ from aitune.torch.bench.proof import Proof
 from aitune.torch.bench.proofs import Proofs
 from aitune.torch.bench.resolve import Resolved, at_batch_size, resolve
 from aitune.torch.bench.rules import Rules
-from aitune.torch.bench.shelf import Known, marked, saved_files
+from aitune.torch.bench.shelf import Known, Shelf, marked, saved_files
 from aitune.torch.bench.suitability import unusable_verdict
-from aitune.torch.bench.tools import Path, Tools
+from aitune.torch.bench.tools import Tools
+from aitune.torch.bench.track import Track
 from aitune.torch.bench.workload import Workload
 from aitune.torch.check import Reference
-from aitune.torch.check.trace import no_trace
 from aitune.torch.events import StageStarted, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
-from aitune.torch.measure import PairedTiming, compare
+from aitune.torch.measure import PairedTiming
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 
 __all__ = ["Bench"]
@@ -151,7 +151,7 @@ class Bench:
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of several accepted trials, compared head to head where their figures are close."""
         entrants = [self._entrants[id(trial)] for trial in trials]
-        return winner(entrants, self._race_entrants).trial
+        return winner(entrants, self._track.race_entrants).trial
 
     @cached_property
     def latency_budget(self) -> LatencyBudget | None:
@@ -185,6 +185,9 @@ class Bench:
 
     @cached_property
     def _resolved(self) -> Resolved:
+        shelf = self._tools.shelf
+        if shelf is not None and shelf.unfinished:
+            return at_batch_size(self._recorded, shelf.batch_size)  # the same, or nothing that was found would apply
         self._stage("", "batch size")
         return resolve(self._recorded, self.rules, self._tools.original, self._tools.stopwatch, self._budget)
 
@@ -193,6 +196,10 @@ class Bench:
         if self.latency_budget is not None:
             return self.latency_budget.workload
         return Workload.at(self.graph, self.job.samples, self._resolved.batch_size)
+
+    @cached_property
+    def _track(self) -> Track:
+        return Track(self.job, self.rules, self._tools, self._budget, self._workload, self.latency_budget)
 
     @cached_property
     def _gate(self) -> Gate:
@@ -235,7 +242,7 @@ class Bench:
             found = shelf.chosen(choice, self.graph)
             trial = self._chosen_again(*found) if found is not None else None
         if trial is None:
-            for name in ("_resolved", "_workload", "_gate", "_proofs"):
+            for name in ("_resolved", "_workload", "_gate", "_proofs", "_track"):
                 self.__dict__.pop(name, None)
             return None
         others = [marked(found.trial) for found in choice.findings if found.key != choice.key]
@@ -265,22 +272,43 @@ class Bench:
         unusable = unusable_verdict(backend, self._recorded)
         if unusable is not None:
             return failed_trial(name, unusable), unusable, None
-        shelf, seconds = self._tools.shelf, self._budget.at_most(self._tools.limits.seconds)
-        known = shelf.recall(backend, self.graph, seconds) if shelf is not None else None
-        if shelf is not None and known is not None:
-            if not known.trial.accepted:
-                return known.trial, error_of(known.trial), known.timing
-            found = self._recalled(backend, known)
-            if found[0].verdict in _HOLDS:
-                return found
-            shelf.reject(known, f"{found[0].verdict}: {found[1] or found[0].reason}")
+        seconds = self._budget.at_most(self._tools.limits.seconds)
+        shelf = self._tools.shelf
+        if shelf is None:
+            return self._built(backend, seconds)
+        found = self._known(shelf, backend, seconds)
+        if found is not None:
+            return found
+        with shelf.building(backend, self.graph, seconds) as look_again:
+            found = self._known(shelf, backend, seconds) if look_again else None
+            return found if found is not None else self._built(backend, seconds)
+
+    def _known(
+        self, shelf: Shelf, backend: Backend[Any], seconds: float | None
+    ) -> tuple[Trial, Exception | None, PairedTiming | None] | None:
+        """Return what earlier tunes, or other processes, found out about a candidate; None if it has to be built."""
+        known = shelf.recall(backend, self.graph, seconds)
+        if known is None:
+            return None
+        if not known.trial.accepted:
+            return known.trial, error_of(known.trial), known.timing
+        found = self._recalled(backend, known)
+        if found[0].verdict in _HOLDS:
+            return found
+        shelf.reject(known, f"{found[0].verdict}: {found[1] or found[0].reason}")
+        return None
+
+    def _built(
+        self, backend: Backend[Any], seconds: float | None
+    ) -> tuple[Trial, Exception | None, PairedTiming | None]:
+        """Build, check and measure a candidate, and keep what was found out."""
         job = self._job_for(backend)
-        self._stage(name, "build")
+        self._stage(backend.describe(), "build")
         admission = self._gate.admit(backend, job, self._best_timing())
         trial, error, timing = self._entered(admission, backend)
-        if shelf is not None:
+        if self._tools.shelf is not None:
             engine, files = admission.engine, job.folder / "kept"
-            shelf.keep(
+            self._tools.shelf.keep(
                 backend,
                 self.graph,
                 Known(trial, timing),
@@ -337,70 +365,12 @@ class Bench:
                 return trial, error, None
         path = self._tools.route(self.graph, engine)
         if timing is None:
-            trial, error, timing, workload = self._measured(trial, engine, path, proof, workload)
+            self._stage(trial.backend, "measure")
+            watch = proof.watch(engine, workload) if proof is not None else None
+            trial, error, timing, workload = self._track.measure(trial, path, watch, workload)
             if error is not None:
                 return trial, error, timing
         if trial.accepted:
             entrant = Entrant(trial, backend, engine, path.call, timing, len(self._ledger.trials), workload)
             self._entrants[id(trial)] = entrant
         return trial, None, timing
-
-    def _measured(
-        self, trial: Trial, engine: Engine, path: Path, proof: Proof | None, workload: Workload
-    ) -> tuple[Trial, Exception | None, PairedTiming, Workload]:
-        self._stage(trial.backend, "measure")
-        watch = proof.watch(engine, workload) if proof is not None else None
-        observe = watch.observe if watch is not None else None
-        timing = self._race(path.call, self._tools.original, observe, workload)
-        timed = self._timed(trial, timing, workload)
-        if self.latency_budget is not None:
-            timed, timing, workload = self.latency_budget.judge(trial, path.call, timing)
-        unserved = unserved_error(trial.backend, path.fallbacks())
-        if unserved is not None:
-            return *refused(trial, unserved), timing, workload
-        error: Exception | None = None
-        if timed.accepted and watch is not None:
-            timed, error = watch.finish(timed)
-        return timed, error, timing, workload
-
-    def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
-        verdict, reason = trial.verdict, trial.reason
-        if self.rules.performance and timing.outcome != "faster":
-            verdict = Verdict.slower if timing.outcome == "not_faster" else Verdict.undecided
-            reason = timing.reason
-        return replace(
-            trial,
-            verdict=verdict,
-            reason=reason,
-            speedup=timing.speedup,
-            speedup_low=timing.low,
-            speedup_high=timing.high,
-            latency_ms=workload.latency(timing.candidate_seconds) * 1e3,
-            throughput=workload.throughput(timing.candidate_seconds),
-            batch_size=workload.batch_size,
-            evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
-        )
-
-    def _race_entrants(self, one: Entrant, other: Entrant) -> PairedTiming:
-        if self.latency_budget is not None:
-            return self.latency_budget.race(one.call, one.workload, other.call, other.workload)
-        return self._race(one.call, other.call)
-
-    def _race(
-        self,
-        candidate: Callable[..., Any],
-        baseline: Callable[..., Any],
-        observe: Callable[[Any], None] | None = None,
-        workload: Workload | None = None,
-    ) -> PairedTiming:
-        """Time two call paths on a workload; None for that of the graph."""
-        workload = workload or self._workload
-        with no_trace(self.job.module), torch.no_grad():
-            return compare(
-                workload.passes(candidate),
-                workload.passes(baseline),
-                stopwatch=self._tools.stopwatch,
-                config=self._budget.fitted(self.rules.profiling),
-                min_gain=self.rules.min_speedup_ratio,
-                observe=observe,
-            )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,15 @@ from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.rules import Rules
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.measure import PairedTiming
-from aitune.torch.store import Choice, Entry, Journal, Key, NoKeyError, Store, Subject, entry_key, tune_key
+from aitune.torch.store import Choice, Entry, Journal, Key, NoKeyError, Store, Subject, Turn, entry_key, tune_key
 from aitune.torch.store.journal import Finding
 from aitune.torch.trial import ORIGINAL, Trial, Verdict
 
 __all__ = ["Known", "Shelf", "marked", "saved_files"]
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 900.0  # seconds, for another process that builds the same
 
 RECALLED = "found out by an earlier tune; clear_cache=True tries again"
 
@@ -63,6 +66,32 @@ class Shelf:
         self._strategy = strategy
         self._candidates = tuple(candidates)
         self._check = (rules.check, rules.correctness)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an earlier tune of the same was interrupted, and left findings."""
+        return self._journal is not None and self._journal.found
+
+    @property
+    def batch_size(self) -> int | None:
+        """At which batch size that one measured."""
+        return self._journal.batch_size if self._journal is not None else None
+
+    @contextlib.contextmanager
+    def building(self, backend: Backend[Any], graph: GraphSpec, seconds: float | None) -> Iterator[bool]:
+        """Be the only process that builds a candidate, and give whether to look again: another one has built it.
+
+        Args:
+            backend: The candidate.
+            graph: The graph that it is built for.
+            seconds: How long to wait for another process; then both build.
+        """
+        key = self._key(backend, graph)
+        if key is None:
+            yield False
+            return
+        with self._store.building(key, _LONGEST_WAIT if seconds is None else seconds) as turn:
+            yield turn is Turn.after_another
 
     def choice(self) -> Choice | None:
         """Return what a finished tune of the same graph, strategy and candidates chose."""

@@ -1,0 +1,124 @@
+"""The race track: where the candidates of one graph are timed, against the original and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from aitune.torch.bench.budget import Budget
+from aitune.torch.bench.contest import Entrant
+from aitune.torch.bench.failure import refused, unserved_error
+from aitune.torch.bench.latency_budget import LatencyBudget
+from aitune.torch.bench.proof import Watched
+from aitune.torch.bench.rules import Rules
+from aitune.torch.bench.tools import Path, Tools
+from aitune.torch.bench.workload import Workload
+from aitune.torch.check.trace import no_trace
+from aitune.torch.graph.job import Job
+from aitune.torch.measure import PairedTiming, compare
+from aitune.torch.trial import Trial, Verdict
+
+__all__ = ["Track"]
+
+
+class Track:
+    """Times call paths on the workload of one graph.
+
+    Args:
+        job: The graph.
+        rules: What a candidate must show.
+        tools: The original, and how time is read.
+        budget: The time there is.
+        workload: The calls.
+        latency_budget: What candidates are held to; None for none.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        rules: Rules,
+        tools: Tools,
+        budget: Budget,
+        workload: Workload,
+        latency_budget: LatencyBudget | None,
+    ) -> None:
+        self._job = job
+        self._rules = rules
+        self._tools = tools
+        self._budget = budget
+        self._workload = workload
+        self._latency_budget = latency_budget
+
+    def measure(
+        self, trial: Trial, path: Path, watch: Watched | None, workload: Workload
+    ) -> tuple[Trial, Exception | None, PairedTiming, Workload]:
+        """Measure a candidate against the original, and compare what it returns meanwhile.
+
+        Args:
+            trial: Its record so far.
+            path: The way that a user's call takes to it.
+            watch: Compares its outputs; None compares none.
+            workload: The calls that it serves.
+
+        Returns:
+            The trial with figures and verdict, the exception that it stands for if it is refused, the figures against
+            the original, and the calls that they are of.
+        """
+        observe = watch.observe if watch is not None else None
+        timing = self._race(path.call, self._tools.original, observe, workload)
+        timed = self._timed(trial, timing, workload)
+        if self._latency_budget is not None:
+            timed, timing, workload = self._latency_budget.judge(trial, path.call, timing)
+        unserved = unserved_error(trial.backend, path.fallbacks())
+        if unserved is not None:
+            return *refused(trial, unserved), timing, workload
+        error: Exception | None = None
+        if timed.accepted and watch is not None:
+            timed, error = watch.finish(timed)
+        return timed, error, timing, workload
+
+    def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
+        verdict, reason = trial.verdict, trial.reason
+        if self._rules.performance and timing.outcome != "faster":
+            verdict = Verdict.slower if timing.outcome == "not_faster" else Verdict.undecided
+            reason = timing.reason
+        return replace(
+            trial,
+            verdict=verdict,
+            reason=reason,
+            speedup=timing.speedup,
+            speedup_low=timing.low,
+            speedup_high=timing.high,
+            latency_ms=workload.latency(timing.candidate_seconds) * 1e3,
+            throughput=workload.throughput(timing.candidate_seconds),
+            batch_size=workload.batch_size,
+            evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
+        )
+
+    def race_entrants(self, one: Entrant, other: Entrant) -> PairedTiming:
+        """Compare two accepted candidates, the first as the candidate."""
+        if self._latency_budget is not None:
+            return self._latency_budget.race(one.call, one.workload, other.call, other.workload)
+        return self._race(one.call, other.call)
+
+    def _race(
+        self,
+        candidate: Callable[..., Any],
+        baseline: Callable[..., Any],
+        observe: Callable[[Any], None] | None = None,
+        workload: Workload | None = None,
+    ) -> PairedTiming:
+        """Time two call paths on a workload; None for that of the graph."""
+        workload = workload or self._workload
+        with no_trace(self._job.module), torch.no_grad():
+            return compare(
+                workload.passes(candidate),
+                workload.passes(baseline),
+                stopwatch=self._tools.stopwatch,
+                config=self._budget.fitted(self._rules.profiling),
+                min_gain=self._rules.min_speedup_ratio,
+                observe=observe,
+            )
