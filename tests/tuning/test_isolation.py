@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -112,6 +114,7 @@ def test_scenarios_9_and_10_crashes_and_hangs_cost_one_candidate_each(model, sam
     assert found["Hanging"].verdict is Verdict.timed_out
     assert "8" in found["Hanging"].reason
     assert found["Plain"].accepted
+    assert "SIGSEGV" in Path(found["Segfaulting"].log_path).read_text()
     assert "about to abort" in Path(found["Aborting"].log_path).read_text()
     text = Path(found["Printing"].log_path).read_text()
     assert "words on a descriptor" in text
@@ -152,10 +155,92 @@ def test_a_reference_that_takes_too_long_does_not_hold_up_the_tune(samples):
     start = time.monotonic()
     result = ait.tune(wrapped, samples, time_limit=12.0)
     assert time.monotonic() - start < 12.0 + 5.0
-    assert not result.complete
+    (graph,) = result.modules["model"].graphs
+    assert graph.trials[0].accepted, "the module's own answers are what is compared with then"
+    assert any("the time for it was over" in note for note in (*graph.notes, *graph.trials[0].evidence))
 
 
 def test_the_original_is_judged_in_the_worker_where_no_candidate_needs_one(model, samples):
     wrapped = ait.Module(model, "model", strategy(TorchEagerBackend()))
     result = ait.tune(wrapped, samples)
     assert result.modules["model"].graphs[0].trials[0].accepted
+
+
+class NoEngine(Plain):
+    def build(self, job):
+        return None
+
+
+def test_a_builder_that_returns_no_engine_costs_its_row_alone(model, samples):
+    wrapped = ait.Module(model, "model", strategy(NoEngine(), Plain()))
+    found = trials(ait.tune(wrapped, samples))
+    assert found["NoEngine"].verdict is Verdict.build_failed
+    assert "has to return an Engine" in found["NoEngine"].reason
+    assert found["Plain"].accepted
+
+
+class Activated(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.linear(x))
+
+
+def test_a_module_that_is_another_in_the_worker_is_built_here(samples, monkeypatch, caplog):
+    """A worker imports torch anew, without the function that was put in another one's place."""
+    monkeypatch.setattr(torch.nn.functional, "gelu", lambda x: 5 * torch.relu(x))
+    backends = pytest.importorskip("aitune.torch.backend")
+    wrapped = ait.Module(Activated().eval(), "model", strategy(Plain(), backends.ONNXRuntimeBackend()))
+    found = trials(ait.tune(wrapped, samples))
+    assert found["Plain"].verdict is Verdict.skipped, "it is not safe to be built here"
+    assert "computes something else in a worker" in found["Plain"].reason
+    assert found["ONNXRuntimeBackend"].accepted, found["ONNXRuntimeBackend"].reason
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(wrapped(x), 5 * torch.relu(wrapped.linear(x)), rtol=1e-4, atol=1e-5)
+
+
+class InPlace(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        x.add_(1)
+        return self.linear(x)
+
+
+def test_a_module_that_changes_its_input_is_measured_on_copies(samples):
+    wrapped = ait.Module(InPlace().eval(), "model", strategy(TorchEagerBackend()))
+    found = trials(ait.tune(wrapped, samples))
+    assert found["TorchEagerBackend"].accepted, found["TorchEagerBackend"].reason
+
+
+FULL = """
+import resource, sys, tempfile
+from pathlib import Path
+import torch
+import aitune.torch as ait
+from aitune.torch.backend import ONNXRuntimeBackend
+from aitune.torch.worker import Assignment, cargo
+from aitune.exceptions import NotCarriedError
+from aitune.torch.graph.job import Job
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # as a disk that is full after so many bytes
+job = Job("m", torch.nn.Linear(256, 256), None, (), torch.device("cpu"), Path(), Path())
+try:
+    cargo.pack(Assignment(job=job, workload=()), Path(tempfile.mkdtemp()) / "cargo")
+except NotCarriedError as error:
+    print("not carried:", error)
+import gc
+gc.collect()
+print("alive")
+"""
+
+
+def test_a_disk_that_fills_up_while_a_module_is_written_ends_no_process():
+    done = subprocess.run([sys.executable, "-c", FULL], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "not carried: cannot write" in done.stdout
+    assert done.stdout.endswith("alive\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import BackendCrashedError
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
@@ -303,10 +305,12 @@ class Bench:
     ) -> tuple[Trial, Exception | None, PairedTiming | None]:
         """Build, check and measure a candidate, and keep what was found out."""
         job = self._job_for(backend)
+        if backend.contained:
+            self._compare_with_worker()
         self._stage(backend.describe(), "build")
         admission = self._gate.admit(backend, job, self._best_timing())
         trial, error, timing = self._entered(admission, backend)
-        if self._tools.shelf is not None:
+        if self._tools.shelf is not None and _lasts(error):
             engine, files = admission.engine, job.folder / "kept"
             self._tools.shelf.keep(
                 backend,
@@ -317,6 +321,18 @@ class Bench:
             )
             shutil.rmtree(files, ignore_errors=True)
         return trial, error, timing
+
+    def _compare_with_worker(self) -> None:
+        """Stay in this process if the worker's module is another: it lacks what was replaced after its import."""
+        if not self.rules.correctness or not self._gate.elsewhere:
+            return
+        differs = self._proofs.foreign
+        if differs is not None:
+            self._proofs.forget()
+            self._gate.stay(
+                f"the module computes something else in a worker process ({differs}); something that it uses was"
+                " changed after its import"
+            )
 
     def _recalled(self, backend: Backend[Any], known: Known) -> tuple[Trial, Exception | None, PairedTiming | None]:
         """Make an engine that passed everything in an earlier tune again; as :meth:`_entered`."""
@@ -374,3 +390,8 @@ class Bench:
             entrant = Entrant(trial, backend, engine, path.call, timing, len(self._ledger.trials), workload)
             self._entrants[id(trial)] = entrant
         return trial, None, timing
+
+
+def _lasts(error: Exception | None) -> bool:
+    """Whether a failure says something about the candidate: a process that was killed may have been by the system."""
+    return not (isinstance(error, BackendCrashedError) and error.signal == signal.SIGKILL)

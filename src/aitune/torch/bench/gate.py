@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Sequence
@@ -9,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from aitune.exceptions import BackendBuildError, NotCarriedError
+from aitune.exceptions import (
+    BackendBuildError,
+    BackendCrashedError,
+    BackendError,
+    BackendMemoryError,
+    BackendTimeoutError,
+    NotCarriedError,
+)
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.failure import failed_trial
@@ -101,6 +109,20 @@ class Gate:
         outcomes = place.attempts([self._attempt(backend, job) for backend, job in wanted])
         for (backend, job), outcome in zip(wanted, outcomes, strict=True):
             self._ahead[id(backend)] = job, outcome
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether candidates are tried elsewhere first."""
+        return isinstance(self._place, Workplace)
+
+    def stay(self, reason: str) -> None:
+        """Let no candidate be tried elsewhere from now on.
+
+        Args:
+            reason: Why, in one sentence.
+        """
+        self.close()
+        self.__dict__["_place"] = NotCarriedError(reason)
 
     def close(self) -> None:
         """Let go of the graph elsewhere."""
@@ -246,6 +268,8 @@ def _recorded(name: str, outcome: Outcome, job: Job) -> Trial:
     """Return the trial as far as the worker brought it."""
     judgement = outcome.judgement
     if outcome.error is not None:
+        if isinstance(outcome.error, (BackendCrashedError, BackendMemoryError, BackendTimeoutError)):
+            _add_to_log(job, outcome.error)
         trial = failed_trial(name, outcome.error, seconds=outcome.build_seconds, log=job.log)
     else:
         trial = Trial(
@@ -287,6 +311,14 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
 
 def _refused(trial: Trial, error: Exception | None) -> Admission:
     return Admission(trial, error=error)
+
+
+def _add_to_log(job: Job, error: BackendError) -> None:
+    """Write how a worker ended below what it printed; without a log where none can be written."""
+    with contextlib.suppress(OSError):
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with job.log.open("a", encoding="utf-8", errors="replace") as log:
+            log.write(f"aitune: {error}\n")
 
 
 def _log_of(job: Job) -> str | None:

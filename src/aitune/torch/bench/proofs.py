@@ -41,6 +41,16 @@ class Proofs:
         made = (self.__dict__.get(name) for name in ("_whole", "_samples", "_one_sample"))
         return next((proof.notes for proof in made if proof is not None), ())
 
+    @property
+    def foreign(self) -> str | None:
+        """How the module in the worker, which made the reference, differs from this one; None if it does not."""
+        return self._samples.subject.foreign
+
+    def forget(self) -> None:
+        """Prepare everything anew when it is needed: the reference was of another module."""
+        for name in ("_whole", "_samples", "_one_sample", "_reference"):
+            self.__dict__.pop(name, None)
+
     def of(self, engine: Engine, *, judged: bool, known: bool) -> Proof:
         """Return the questions for an engine, within what it serves.
 

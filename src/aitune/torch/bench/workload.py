@@ -52,8 +52,11 @@ class Workload:
         return Workload(tuple(one for one in self.samples if graph.lies_within(one, ranges)), self.batch_size)
 
     def passes(self, call: Callable[..., Any]) -> Callable[[], list[Any]]:
-        """Return a function that makes every call once, through ``call``, and returns the outputs in order."""
-        calls = [(sample.args, dict(sample.kwargs)) for sample in self.samples]
+        """Return a function that makes every call once, through ``call``, and returns the outputs in order.
+
+        Inputs are copies: a module that changes them changes none that a later comparison begins from.
+        """
+        calls = [(sample.args, dict(sample.kwargs)) for sample in (one.fresh() for one in self.samples)]
 
         def one_pass() -> list[Any]:
             return [call(*args, **kwargs) for args, kwargs in calls]

@@ -83,9 +83,9 @@ def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample], seed: int = 
             continue
         nearest = min(known, key=lambda entry: _distance(entry[1], sizes))[0]
         probes.append(Probe(label, graph.resized(nearest, sizes, seed), graph.signature))
-    strided = _strided(graph, first)
+    strided = next((turned for sample in samples if (turned := _strided(graph, sample)) is not None), None)
     if strided is not None:
-        probes.append(Probe("sample 0 in another memory layout", strided, graph.signature))
+        probes.append(Probe("a sample in another memory layout", strided, graph.signature))
     probes.append(Probe("sample 0 with other contents", twin(graph, first), graph.signature))
     return probes, notes
 

@@ -154,8 +154,10 @@ def _by_metric(examiner: Examiner, check: Check, judgement: Judgement) -> Judgem
         return reject_raised(subject, error, subject.steps[0], judgement.calls)
     if not routed.served:
         judgement = examiner.ask_everything()
-        note = "the metric makes no call of this graph, so its values were held to the bound"
-        return replace(judgement, notes=(note, *judgement.notes))
+        note = "the metric makes no call within the range of this graph, so its values were held to the bound"
+        advice = "; record calls as the metric makes them (batch_sizes=, dynamic_shapes=) to have it decide"
+        reason = judgement.reason if judgement.accepted else f"{judgement.reason} ({note}{advice})"
+        return replace(judgement, reason=reason, notes=(note, *judgement.notes))
     mismatch = metric_mismatch(check, metric, eager)
     verdict = Verdict.accepted if mismatch is None else Verdict.wrong
     return replace(judgement, verdict=verdict, reason=mismatch or "", bound=None, metric=metric)

@@ -16,7 +16,7 @@ from aitune.torch.check.expectation import Expectation, expect, levelled
 from aitune.torch.check.inputs import Probe, sample_probes, synthesised_probes
 from aitune.torch.check.metric import measure_metric
 from aitune.torch.check.precision import own_precision
-from aitune.torch.check.reference import Reference, eager_reference, make_reference, matched
+from aitune.torch.check.reference import Reference, eager_reference, foreign, make_reference, matched
 from aitune.torch.check.rehearsal import Call, Consistency, Eager, Rehearsal, examine_consistency, rehearse
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.subject import Step, Subject
@@ -108,7 +108,14 @@ def prepare(
             check=check,
             metric=_metric(check, eager, rehearsal),
             notes=(*_remarks(reference, expectations), *notes, *rehearsal.notes),
+            foreign=_foreign(module, samples, calls, effort),
         )
+
+
+def _foreign(module: torch.nn.Module, samples: Sequence[Sample], calls: Sequence[Call], effort: Effort) -> str | None:
+    if not isinstance(effort.reference, Reference):
+        return None
+    return foreign(effort.reference, [call.outcome for call in calls], own_precision(module, samples))
 
 
 def _remarks(reference: Reference, expectations: Sequence[Expectation]) -> list[str]:

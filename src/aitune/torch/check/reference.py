@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from aitune.torch.check.expectation import as_numbers
+from aitune.torch.check.expectation import as_numbers, expect
 from aitune.torch.check.free_memory import free_bytes
 from aitune.torch.check.inputs import Probe
 from aitune.torch.check.outcome import Outcome, perform
@@ -30,8 +30,10 @@ from aitune.torch.check.structure import structure_mismatch
 from aitune.torch.check.trace import calm
 from aitune.torch.check.value import compare_exactly
 
-__all__ = ["Reference", "eager_reference", "make_reference", "matched"]
+__all__ = ["Reference", "eager_reference", "foreign", "make_reference", "matched"]
 
+_SAME, _SAME_IN_HALF = 1e-4, 1e-2
+"""Relative L2 error up to which the same module in two processes may differ, as with other numbers of threads."""
 _ROOM = 1.5  # times the converted module: what else a run of it needs
 
 
@@ -45,12 +47,15 @@ class Reference:
         outcomes: For each call its outcome, None where eager's own is the reference. Values of a float32
             module are kept in float32: the rounding is a thousandth of the tightest bound.
         rounding: Rounding unit of the reference's precision over that of the module's; 0 for eager.
+        own: What the module itself did in the first of these calls where the reference was made, by which another
+            process can tell whether that was the same module. Empty where nobody else will ask.
     """
 
     kind: str
     reason: str
     outcomes: tuple[Outcome | None, ...]
     rounding: float = 0.0
+    own: tuple[Outcome, ...] = ()
 
 
 def eager_reference(calls: int, reason: str) -> Reference:
@@ -67,6 +72,28 @@ def matched(reference: Reference, eager: Sequence[Outcome]) -> Reference:
     if not any(outcomes):
         return eager_reference(len(eager), reference.reason or "the one made elsewhere is of other calls")
     return Reference(reference.kind, reference.reason, tuple(outcomes), reference.rounding)
+
+
+def foreign(reference: Reference, eager: Sequence[Outcome], precision: torch.dtype | None) -> str | None:
+    """Return how the module that a reference was made of differs from the one at hand, None if it does not.
+
+    A process that imports a module's code anew lacks what was replaced after the import: a forward, a function that it
+    calls, a global variable.
+
+    Args:
+        reference: Made elsewhere.
+        eager: What the module at hand did in the same calls.
+        precision: Its own.
+    """
+    tolerance = _SAME_IN_HALF if precision in (torch.float16, torch.bfloat16) else _SAME
+    for there, here in zip(reference.own, eager, strict=False):
+        if there.drew or here.drew:
+            continue
+        differs = _disagreement(there, here)
+        error = 0.0 if differs is not None else expect(here, there).error
+        if differs is not None or not error <= tolerance:
+            return differs or f"outputs differ by {error:.2g}"
+    return None
 
 
 def make_reference(

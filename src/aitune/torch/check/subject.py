@@ -58,6 +58,7 @@ class Subject:
         check: The user's check.
         metric: Eager's value of the user's metric, None without one.
         notes: What a reader should know, such as sizes that were left out.
+        foreign: How the module of a reference that was made elsewhere differs from this one, None if it does not.
     """
 
     module: torch.nn.Module
@@ -75,6 +76,7 @@ class Subject:
     check: Check | None = None
     metric: float | None = None
     notes: tuple[str, ...] = ()
+    foreign: str | None = None
 
     @property
     def eager_error(self) -> float:

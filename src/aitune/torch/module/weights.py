@@ -45,6 +45,8 @@ class _Tensor:
         version: Its version counter, None for an inference tensor, which has none.
         place: Its dtype and address, which a cast or a move changes without touching the version.
         parameter: Whether it is a parameter.
+        memory: Its storage, kept so that no other tensor comes to lie at its address: a module that is cast there and
+            back would be taken for the same.
     """
 
     owner: Any
@@ -53,6 +55,7 @@ class _Tensor:
     version: int | None
     place: tuple[torch.dtype, int]
     parameter: bool
+    memory: torch.UntypedStorage | None
 
     @property
     def changed(self) -> bool:
@@ -210,7 +213,7 @@ def _in_functions(expressions: Sequence[Callable[[Names], str]], size: int) -> l
 
 def _tensors(module: torch.nn.Module) -> Iterator[_Tensor]:
     for owner, key, tensor, parameter in tensor_places(module):
-        yield _Tensor(owner, key, tensor, _version(tensor), _place(tensor), parameter)
+        yield _Tensor(owner, key, tensor, _version(tensor), _place(tensor), parameter, _memory(tensor))
 
 
 def _children(module: torch.nn.Module) -> Iterator[_Child]:
@@ -256,6 +259,13 @@ def _key(key: Any, names: Names) -> str:
 
 def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
+
+
+def _memory(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # no storage: lazy parameters, some subclasses
+        return None
 
 
 def _place(tensor: torch.Tensor) -> tuple[torch.dtype, int]:

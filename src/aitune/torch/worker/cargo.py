@@ -8,6 +8,7 @@ behind: torch leaves the slot out of every copy.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import pickle
 import shutil
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import torch
@@ -137,7 +138,43 @@ def _write(assignment: Assignment, folder: Path) -> None:
 
 
 def _save(value: Any, file: Path) -> None:
-    torch.save(value, file, pickle_module=cloudpickle, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+    with file.open("wb") as stream:
+        calm = _Calm(stream)
+        torch.save(value, cast("IO[bytes]", calm), pickle_module=cloudpickle, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+    if calm.error is not None:
+        raise calm.error
+
+
+class _Calm(io.RawIOBase):
+    """Writes to a file as long as that works, and remembers why it did not.
+
+    torch's writer of archives writes its end in a destructor, and a failure there ends the process.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write, and say so in any case."""
+        if self.error is None:
+            try:
+                self._stream.write(data)
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Flush; what goes wrong is remembered as well."""
+        if self.error is None:
+            try:
+                self._stream.flush()
+            except OSError as error:
+                self.error = error
 
 
 @contextlib.contextmanager

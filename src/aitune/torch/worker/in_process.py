@@ -62,7 +62,11 @@ def _made(make: Callable[[], Engine], log: Path | None) -> Built:
     engine, error = None, None
     try:
         with process_state_kept(log), torch.no_grad():
-            engine = make()
+            made = make()
+        if isinstance(made, Engine):
+            engine = made
+        else:
+            error = TypeError(f"it returned {type(made).__name__}, and has to return an Engine")
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised
     seconds = time.perf_counter() - start

@@ -17,7 +17,7 @@ import torch
 
 from aitune.exceptions import BackendBuildError, BackendUnsupportedError, CorrectnessError, NotCarriedError
 from aitune.torch.backend import Backend, Engine
-from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Subject, judge, no_trace, prepare
+from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Reference, Subject, judge, no_trace, prepare
 from aitune.torch.graph.sample import Sample
 from aitune.torch.measure import PairedTiming, Stopwatch, compare
 from aitune.torch.worker import cargo
@@ -86,7 +86,12 @@ class Tryout:
         if known is None:
             # Not being able to keep it costs the next worker time, no more.
             with contextlib.suppress(OSError, RuntimeError):
-                cargo.keep_reference(self._subject.reference, self._folder)
+                cargo.keep_reference(self._with_own_answers(self._subject), self._folder)
+
+    def _with_own_answers(self, subject: Subject) -> Reference:
+        """Return the reference with what the module itself did here on the recorded samples."""
+        steps = subject.steps[: len(self._assignment.job.samples)]
+        return replace(subject.reference, own=tuple(step.expectation.eager for step in steps if step.probe.recorded))
 
     def attempt(self, attempt: Attempt, built: Callable[[], None] = lambda: None) -> Outcome:
         """Carry an attempt out; a failure of any kind is an outcome with an error.
@@ -174,7 +179,7 @@ class Tryout:
         self, attempt: Attempt, engine: Engine, samples: Sequence[Sample], watch: OutputWatch | None
     ) -> PairedTiming:
         job = self._assignment.job
-        calls = [(sample.args, dict(sample.kwargs)) for sample in samples]
+        calls = [(sample.args, dict(sample.kwargs)) for sample in (one.fresh() for one in samples)]
 
         def passes(call: Callable[..., Any]) -> Callable[[], list[Any]]:
             return lambda: [call(*args, **kwargs) for args, kwargs in calls]
