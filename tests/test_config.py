@@ -103,6 +103,13 @@ def test_deleting_a_field_goes_back_to_its_default():
     assert settings.strict_mode is True
 
 
+def test_every_field_and_its_variable_are_on_the_page():
+    page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    for name, field in Config.FIELDS.items():
+        assert f"`{name}`" in page
+        assert field.variable is None or f"`{field.variable}`" in page
+
+
 def test_the_object_and_its_module_are_the_same():
     from aitune.torch.config import config
 
