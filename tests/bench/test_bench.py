@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from aitune.exceptions import BackendNotInstalledError, BackendUnsupportedError, CorrectnessError
-from aitune.testing import FunctionBackend, TimedModule, failing_backend, fake_bench, timed_backend
+from aitune.testing import (
+    FunctionBackend,
+    FunctionBackendConfig,
+    TimedModule,
+    failing_backend,
+    fake_bench,
+    timed_backend,
+)
 from aitune.torch.bench import Rules
 from aitune.torch.trial import ORIGINAL, Verdict
 
@@ -206,3 +213,22 @@ def test_builders_are_told_the_batch_size_to_aim_at():
     with fake_bench(rules=Rules(find_batch_size=False)) as bench:
         bench.try_(FunctionBackend(lambda job: seen.append(job.graph.batch_dim.opt)))
     assert seen == [1, 4]
+
+
+def test_a_candidate_that_gains_at_large_batches_and_loses_on_the_recorded_calls_is_turned_away():
+    module = TimedModule()
+
+    def make(job):
+        def run(x):
+            module.clock.work((0.5 if len(x) > 8 else 2.0) * module.duration(x))
+            return x * 2
+
+        return run
+
+    with fake_bench(module=module) as bench:
+        trial = bench.try_(FunctionBackend(make, FunctionBackendConfig(label="large")))
+        assert trial.verdict is Verdict.slower
+        assert "faster at batch size" in trial.reason
+        assert "not on the recorded calls" in trial.reason
+        assert trial.speedup > 1.5
+        assert bench.try_(timed_backend("both", 0.8)).accepted

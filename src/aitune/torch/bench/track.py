@@ -15,13 +15,18 @@ from aitune.torch.bench.latency_budget import LatencyBudget
 from aitune.torch.bench.proof import Watched
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.tools import Path, Tools
-from aitune.torch.bench.workload import Workload
+from aitune.torch.bench.workload import Workload, sizes_seen
 from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.job import Job
-from aitune.torch.measure import PairedTiming, compare
+from aitune.torch.measure import PairedTiming, ProfilingConfig, compare
 from aitune.torch.trial import Trial, Verdict
 
 __all__ = ["Track"]
+
+
+_SHORT = 10.0  # seconds for a second look at a candidate, over the recorded calls
+_TOLERANCE = 0.01
+"""Loss there, as a ratio, below which noise is held responsible; as when the whole is timed."""
 
 
 class Track:
@@ -75,10 +80,30 @@ class Track:
         unserved = unserved_error(trial.backend, path.fallbacks())
         if unserved is not None:
             return *refused(trial, unserved), timing, workload
+        timed = self._over_recorded_calls(timed, path)
         error: Exception | None = None
         if timed.accepted and watch is not None:
             timed, error = watch.finish(timed)
         return timed, error, timing, workload
+
+    def _over_recorded_calls(self, trial: Trial, path: Path) -> Trial:
+        """Turn away a candidate that gains at a larger batch size and loses on the calls that were recorded.
+
+        It would be put back when the whole is timed, and a candidate that gains on both would not be there any more.
+        """
+        sizes = sizes_seen(self._job.graph, self._job.samples)
+        searched = self._rules.find_batch_size and trial.batch_size is not None and trial.batch_size not in sizes
+        if not (trial.accepted and searched and self._rules.performance and self._latency_budget is None):
+            return trial
+        profiling = replace(self._rules.profiling, max_seconds=min(self._rules.profiling.max_seconds, _SHORT))
+        recorded = Workload(self._job.samples, None)
+        timing = self._race(
+            path.call, self._tools.original, workload=recorded, profiling=profiling, min_gain=-_TOLERANCE
+        )
+        if timing.outcome != "not_faster":
+            return trial
+        reason = f"faster at batch size {trial.batch_size}, but not on the recorded calls: {timing.reason}"
+        return replace(trial, verdict=Verdict.slower, reason=reason)
 
     def _timed(self, trial: Trial, timing: PairedTiming, workload: Workload) -> Trial:
         verdict, reason = trial.verdict, trial.reason
@@ -110,15 +135,17 @@ class Track:
         baseline: Callable[..., Any],
         observe: Callable[[Any], None] | None = None,
         workload: Workload | None = None,
+        profiling: ProfilingConfig | None = None,
+        min_gain: float | None = None,
     ) -> PairedTiming:
-        """Time two call paths on a workload; None for that of the graph."""
+        """Time two call paths; None takes the workload of the graph and the rules."""
         workload = workload or self._workload
         with no_trace(self._job.module), torch.no_grad():
             return compare(
                 workload.passes(candidate),
                 workload.passes(baseline),
                 stopwatch=self._tools.stopwatch,
-                config=self._budget.fitted(self._rules.profiling),
-                min_gain=self._rules.min_speedup_ratio,
+                config=self._budget.fitted(profiling or self._rules.profiling),
+                min_gain=self._rules.min_speedup_ratio if min_gain is None else min_gain,
                 observe=observe,
             )
