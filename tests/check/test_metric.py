@@ -46,7 +46,7 @@ def test_a_graph_that_the_metric_never_calls_is_held_to_the_bound(net, subject) 
     assert "relative error" in found.reason
     found = judge(net.forward, subject, precision="float32", check=check)
     assert found.accepted
-    assert "the metric makes no call of this graph" in found.notes[0]
+    assert "the metric makes no call within the range of this graph" in found.notes[0]
 
 
 def test_structure_places_and_effects_are_compared_beside_a_metric(net, subject) -> None:
