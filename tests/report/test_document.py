@@ -58,7 +58,7 @@ def test_the_names_are_those_of_the_classes(result):
     document = json.loads(result.to_json())
     assert document["schema_version"] == SCHEMA_VERSION
     graph = document["modules"]["encoder"]["graphs"][0]
-    assert set(graph) == {"name", "inputs", "outputs", "chosen", "trials", "notes"}
+    assert set(graph) == {"name", "inputs", "outputs", "chosen", "trials", "notes", "recalled"}
     assert set(graph["trials"][0]) == {field.name for field in dataclasses.fields(Trial)}
     assert graph["trials"][0]["verdict"] == "unsupported"
     assert document["modules"]["encoder"]["state"] == "tuned"
