@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import types
 
 import pytest
 import torch
@@ -298,3 +299,40 @@ def test_attributes_of_the_module_are_seen_within_50_calls_and_its_flags_at_once
     assert torch.equal(answer, X * 3)
     model.train()
     assert torch.equal(model(X), X * 6)
+
+
+class Activated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act, self.settings = nn.Linear(4, 4), torch.tanh, types.SimpleNamespace(scale=1.0)
+
+    def forward(self, x):
+        return self.act(self.linear(x)) * self.settings.scale
+
+
+OBJECTS = {
+    "a function": lambda m: setattr(m, "act", torch.relu),
+    "settings": lambda m: setattr(m, "settings", types.SimpleNamespace(scale=5.0)),
+}
+
+
+@pytest.mark.parametrize("change", OBJECTS)
+def test_a_function_or_settings_put_in_anothers_place_are_seen_at_once(serve, frozen, change):
+    model = Activated().eval()
+    handle = serve(model, frozen, X)
+    old = model(X)
+    OBJECTS[change](model)
+    assert torch.equal(model(X), model._call_impl(X))
+    assert not torch.equal(model(X), old)
+    assert handle.stats.engine_calls == {"Frozen()": 1}
+
+
+@pytest.mark.parametrize("change", OBJECTS)
+def test_below_the_module_they_are_seen_within_50_calls(serve, frozen, change):
+    model = nn.Sequential(Activated()).eval()
+    serve(model, frozen, X)
+    model(X)
+    OBJECTS[change](model[0])
+    for _ in range(50):
+        new = model(X)
+    assert torch.equal(new, model._call_impl(X))

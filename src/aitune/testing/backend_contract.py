@@ -260,6 +260,6 @@ def _rows(batch: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[st
 
 
 def _give_back_free_memory() -> None:
-    """Have the allocator return what is free to the system: what is lost is asked about, not what is kept in reserve."""
+    """Have the allocator return free memory to the system: what is lost is asked about, not what is in reserve."""
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)

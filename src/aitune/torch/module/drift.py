@@ -12,7 +12,7 @@ import torch
 from aitune.torch.module.holdings import reachable, tensor_places
 from aitune.torch.module.slot import SLOT_NAME
 
-__all__ = ["EVERY", "DriftWatch", "middle_word"]
+__all__ = ["EVERY", "DriftWatch", "middle_word", "objects_of"]
 
 EVERY = 40
 """Calls between two looks; a change is noticed within 50."""
@@ -37,6 +37,9 @@ class DriftWatch:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._values = tuple(_values(module))
+        self._objects = tuple(
+            (part.__dict__, key, value) for part in reachable(module) for key, value in objects_of(part).items()
+        )
         parts = reachable(module)
         owners = [owner for part in parts for owner in (part._modules, part._parameters, part._buffers)]
         self._counts = tuple((owner, len(owner)) for owner in owners)
@@ -50,6 +53,7 @@ class DriftWatch:
         return (
             any(len(children) != count for children, count in self._counts)
             or self._values_changed()
+            or any(owner.get(key) is not value for owner, key, value in self._objects)
             or any(type(part) is not kind or kind.forward is not code for part, kind, code in self._classes)
             or any(_new_value(part, names) for part, names in self._names)
             or self.spoiled
@@ -101,6 +105,21 @@ def _values(module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]
                 yield from ((attributes, name, item) for name, item in attributes.items() if type(item) in _PLAIN)
         if part is not module:  # that of the root is looked at in every call
             yield part.__dict__, "forward", part.__dict__.get("forward", _MISSING)
+
+
+def objects_of(part: torch.nn.Module) -> dict[str, Any]:
+    """Return the public attributes of a module that are functions, settings or other objects, told by identity."""
+    return {
+        key: value
+        for key, value in part.__dict__.items()
+        if not (
+            key.startswith("_")
+            or key == "forward"  # looked at by itself
+            or type(value) in _PLAIN
+            or isinstance(value, (torch.Tensor, torch.nn.Module))
+            or _is_plain_container(value)
+        )
+    }
 
 
 def _is_plain_container(value: Any) -> bool:

@@ -432,6 +432,12 @@ def find_handle(module: torch.nn.Module) -> Handle | None:
     return _registry.find(module)
 
 
+def living() -> tuple[tuple[Handle, torch.nn.Module], ...]:
+    """Return the handles with their modules, which stay alive as long as the answer does."""
+    pairs = ((handle, handle._module()) for handle in handles())
+    return tuple((handle, module) for handle, module in pairs if module is not None)
+
+
 def handles() -> tuple[Handle, ...]:
     """Return the handles of all living modules, in the order in which they were wrapped."""
     return _registry.handles()

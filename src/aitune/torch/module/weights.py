@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from aitune.torch.graph.accessor import Names, compiled
-from aitune.torch.module.drift import middle_word
+from aitune.torch.module.drift import middle_word, objects_of
 from aitune.torch.module.holdings import reachable, tensor_places
 
 __all__ = ["ALWAYS", "CHUNK", "StateWatch"]
@@ -130,6 +130,24 @@ class _Switch:
         return f"({now} is {value} or {now} == {value})"
 
 
+@dataclass(frozen=True)
+class _Object:
+    """A function, settings or another object among the attributes, as it was."""
+
+    owner: dict[str, Any]
+    key: str
+    value: Any
+
+    @property
+    def changed(self) -> bool:
+        """Whether another one is in its place."""
+        return self.owner.get(self.key, self) is not self.value
+
+    def same(self, names: Names) -> str:
+        """Return an expression that is true while it is there."""
+        return f"{names.of(self.owner, 'owner')}.get({self.key!r}) is {names.of(self.value, 'value')}"
+
+
 class StateWatch:
     """Remembers tensors, children and adapters of a module: identity, version, dtype and memory.
 
@@ -141,7 +159,11 @@ class StateWatch:
         self._tensors = tuple(_tensors(module))
         self._first = next((entry.tensor for entry in self._tensors if entry.parameter), None)
         self._wants_grad = [self._first is not None and self._first.requires_grad]
-        self._parts: tuple[_Child | _Switch, ...] = (*_children(module), *_attributes(module), *_switches(module))
+        self._parts: tuple[_Child | _Switch | _Object, ...] = (
+            *_children(module),
+            *_attributes(module),
+            *_switches(module),
+        )
 
     @property
     def changed(self) -> bool:
@@ -226,14 +248,15 @@ def _children(module: torch.nn.Module) -> Iterator[_Child]:
                     yield _Child(owner, key, None)
 
 
-def _attributes(module: torch.nn.Module) -> list[_Switch]:
+def _attributes(module: torch.nn.Module) -> list[_Switch | _Object]:
     """Return what a user may have set on the module itself; the training flag is a matter of the graph."""
     attributes = module.__dict__
-    found = [
+    found: list[_Switch | _Object] = [
         _Switch(attributes, key, value)
         for key, value in attributes.items()
         if type(value) in _PLAIN and key not in ("training", "_is_full_backward_hook")
     ]
+    found += [_Object(attributes, key, value) for key, value in objects_of(module).items()]
     return found[:MOST_ATTRIBUTES]
 
 

@@ -13,7 +13,7 @@ from aitune.exceptions import AITuneUserInputError
 from aitune.torch.dataloader import Batch, explain_rejection
 from aitune.torch.events import Recorded, publish
 from aitune.torch.graph.tree import flatten
-from aitune.torch.module.handle import Handle, handles
+from aitune.torch.module.handle import Handle, living
 from aitune.torch.module.recording import Recording, batch_of
 from aitune.torch.module.tune_module import module_device
 from aitune.torch.tuning.request import Request
@@ -48,12 +48,12 @@ def record(request: Request, expired: Callable[[], bool]) -> Calls:
         Exception: What the function raises on its own account, as it is.
     """
     assert request.source is not None
-    known = handles()
+    known = living()
     if not known:
         raise AITuneUserInputError("no module is wrapped: model = ait.Module(model) makes one tunable")
     kept: dict[int | None, Batch] = {}
     with contextlib.ExitStack() as stack:
-        sessions = [(handle, stack.enter_context(handle.recording())) for handle in known]
+        sessions = [(handle, stack.enter_context(handle.recording())) for handle, _ in known]
         for number, batch in enumerate(request.source.batches()):
             placed = on_device_of(request.module, batch)
             kept.setdefault(batch.size, placed)
@@ -128,7 +128,7 @@ def find_handles(func: Any) -> tuple[Handle, ...]:
     Looks into modules, attributes, sequences and mappings, a few levels deep.
     """
     inside = {id(module) for found in _modules_in(func, 4, set()) for module in found.modules()}
-    return tuple(handle for handle in handles() if id(handle.module) in inside)
+    return tuple(handle for handle, module in living() if id(module) in inside)
 
 
 def _modules_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Module]:
