@@ -1,6 +1,6 @@
 """Tune the real all-MiniLM-L6-v2 for this CPU; a semantic search must rank the same before and after.
 
-Run it with ``make demo``. It needs the ``demo`` extra and no network; ``--quick`` tunes for fewer batches.
+Run it with ``make demo``. It needs the ``demo`` extra and no network; ``--quick`` tunes for fewer batches, a minute at most.
 """
 
 import os
@@ -63,7 +63,8 @@ def main(quick: bool = False) -> int:
     model = ait.Module(model, "all-MiniLM-L6-v2")
     by_length = sorted(SENTENCES, key=lambda sentence: len(TOKENIZER.tokenize(sentence)))
     sizes, batches = ([1, 4], 2) if quick else ([1, 4, 16], 6)
-    result = ait.tune(model, ByLength(by_length, tokens), sizes, batches, device="cpu", progress=True)
+    limit = 60 if quick else None
+    result = ait.tune(model, ByLength(by_length, tokens), sizes, batches, "cpu", progress=True, time_limit=limit)
     print(result)
 
     after = search(model)
