@@ -31,7 +31,7 @@ from aitune.torch.trial import PRECISIONS, Precision
 __all__ = ["BackendContract"]
 
 _THREADS = 4
-_ROUNDS = 10
+_ROUNDS = 24  # an allocator may keep one set of pages for each of its arenas before it uses them again
 _WIDTH = 1 << 18  # of a module whose weights take 13 MB
 
 
