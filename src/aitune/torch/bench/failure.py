@@ -21,7 +21,7 @@ from aitune.torch.backend import Engine
 from aitune.torch.measure import is_out_of_memory
 from aitune.torch.trial import Trial, Verdict
 
-__all__ = ["error_of", "failed_trial", "measured_elsewhere", "refused", "unserved_error"]
+__all__ = ["error_of", "failed_trial", "log_path", "measured_elsewhere", "refused", "unserved_error"]
 
 _LONGEST = 400
 
@@ -40,8 +40,13 @@ def failed_trial(backend: str, error: Exception, *, seconds: float | None = None
         verdict=_verdict(error),
         reason=_reason(error),
         build_seconds=seconds,
-        log_path=str(log) if log is not None and log.exists() and log.stat().st_size else None,
+        log_path=log_path(log),
     )
+
+
+def log_path(log: Path | None) -> str | None:
+    """Return where a builder's output is, None if it printed nothing."""
+    return str(log) if log is not None and log.exists() and log.stat().st_size else None
 
 
 def error_of(trial: Trial) -> Exception | None:

@@ -20,7 +20,7 @@ from aitune.exceptions import (
 )
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.bench.budget import Budget
-from aitune.torch.bench.failure import failed_trial
+from aitune.torch.bench.failure import failed_trial, log_path
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.shelf import Known
 from aitune.torch.bench.workload import Workload
@@ -278,7 +278,7 @@ def _recorded(name: str, outcome: Outcome, job: Job) -> Trial:
             precision=outcome.precision,
             build_seconds=outcome.build_seconds,
             memory_bytes=outcome.memory_bytes,
-            log_path=_log_of(job),
+            log_path=log_path(job.log),
         )
     return trial if judgement is None else _with_evidence(trial, judgement)
 
@@ -304,7 +304,7 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
         precision=built.engine.precision,
         build_seconds=trial.build_seconds if trial.build_seconds is not None else built.seconds,
         memory_bytes=built.memory_bytes,
-        log_path=_log_of(job),
+        log_path=log_path(job.log),
     )
     return Admission(trial, built.engine, judged=judged)
 
@@ -319,7 +319,3 @@ def _add_to_log(job: Job, error: BackendError) -> None:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("a", encoding="utf-8", errors="replace") as log:
             log.write(f"aitune: {error}\n")
-
-
-def _log_of(job: Job) -> str | None:
-    return str(job.log) if job.log.exists() and job.log.stat().st_size else None

@@ -17,6 +17,7 @@ from aitune.torch.jit.patched_module import JITState, forest, history
 from aitune.torch.jit.session import Session
 from aitune.torch.jit.summary import Summary
 from aitune.torch.module.handle import find_handle
+from aitune.torch.module.holdings import modules_in
 from aitune.torch.module.slot import Slot, current
 
 __all__ = [
@@ -102,7 +103,7 @@ def patch_for_jit_tuning(function: Function) -> Function:
     def prepared(*args: Any, **kwargs: Any) -> Any:
         with prepare_for_jit_tuning():
             result = function(*args, **kwargs)
-        for module in _modules_in(result, 3, set()):
+        for module in modules_in(result, 3):
             for part in module.modules():
                 session.interception.see(part)
         return result
@@ -119,23 +120,6 @@ def _take_back() -> None:
     while getattr(top, "is_ours", False) and top not in _preparing:
         top = top.__wrapped__
         torch.nn.Module.__init__ = top  # type: ignore[method-assign]
-
-
-def _modules_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Module]:
-    if id(value) in seen or depth < 0:
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.nn.Module):
-        yield value
-    elif isinstance(value, dict):
-        for item in list(value.values()):
-            yield from _modules_in(item, depth - 1, seen)
-    elif isinstance(value, (list, tuple, set)):
-        for item in list(value):
-            yield from _modules_in(item, depth - 1, seen)
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        for item in list(vars(value).values()):
-            yield from _modules_in(item, depth - 1, seen)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["reachable", "tensor_places"]
+__all__ = ["modules_in", "reachable", "tensor_places"]
 
 _DEEP = 3
 """How deep lists, tuples and dicts within each other are looked into."""
@@ -56,3 +56,29 @@ def _entries(value: Any, depth: int) -> Iterator[tuple[Any, Any, Any]]:
     for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         yield value, key, item
         yield from _entries(item, depth - 1)
+
+
+def modules_in(value: Any, depth: int, seen: set[int] | None = None) -> Iterator[torch.nn.Module]:
+    """Yield the modules that an object is or holds: in attributes, sequences and mappings, a few levels deep.
+
+    Args:
+        value: Any object.
+        depth: How many levels to look into.
+        seen: Ids of what was looked into already; None for nothing.
+    """
+    seen = set() if seen is None else seen
+    if id(value) in seen or depth < 0:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.nn.Module):
+        yield value
+        return
+    items: list[Any] = []
+    if isinstance(value, dict):
+        items = list(value.values())
+    elif isinstance(value, (list, tuple, set)):
+        items = list(value)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        items = list(vars(value).values())
+    for item in items:
+        yield from modules_in(item, depth - 1, seen)

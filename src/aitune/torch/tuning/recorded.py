@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from aitune.torch.dataloader import Batch, explain_rejection
 from aitune.torch.events import Recorded, publish
 from aitune.torch.graph.tree import flatten
 from aitune.torch.module.handle import Handle, living
+from aitune.torch.module.holdings import modules_in
 from aitune.torch.module.recording import Recording, batch_of
 from aitune.torch.module.tune_module import module_device
 from aitune.torch.tuning.request import Request
@@ -127,22 +128,5 @@ def find_handles(func: Any) -> tuple[Handle, ...]:
 
     Looks into modules, attributes, sequences and mappings, a few levels deep.
     """
-    inside = {id(module) for found in _modules_in(func, 4, set()) for module in found.modules()}
+    inside = {id(module) for found in modules_in(func, 4) for module in found.modules()}
     return tuple(handle for handle, module in living() if id(module) in inside)
-
-
-def _modules_in(value: Any, depth: int, seen: set[int]) -> Iterator[torch.nn.Module]:
-    if id(value) in seen or depth < 0:
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.nn.Module):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _modules_in(item, depth - 1, seen)
-    elif isinstance(value, (list, tuple, set)):
-        for item in value:
-            yield from _modules_in(item, depth - 1, seen)
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        for item in vars(value).values():
-            yield from _modules_in(item, depth - 1, seen)
