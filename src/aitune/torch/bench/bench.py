@@ -102,11 +102,10 @@ class Bench:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the trials; empty before anything was tried."""
-        resolved = self.__dict__.get("_resolved")
-        proofs = self.__dict__.get("_proofs")
         if self.recalled:
             return ("chosen by an earlier tune; clear_cache=True tunes anew",)
-        return (*(resolved.notes if resolved else ()), *(proofs.notes if proofs else ()))
+        parts = [self.__dict__.get(name) for name in ("_resolved", "_proofs", "_track")]
+        return tuple(note for part in parts if part is not None for note in part.notes)
 
     def original(self) -> Trial:
         """Return the trial of leaving the graph alone. It is no candidate, so it is not among :attr:`trials`."""
@@ -152,8 +151,9 @@ class Bench:
 
     def best(self, trials: Sequence[Trial]) -> Trial:
         """Return the best of several accepted trials, compared head to head where their figures are close."""
-        entrants = [self._entrants[id(trial)] for trial in trials]
-        return winner(entrants, self._track.race_entrants).trial
+        best = winner([self._entrants[id(trial)] for trial in trials], self._track.race_entrants)
+        self._entrants[id(best.trial)] = best
+        return best.trial
 
     @cached_property
     def latency_budget(self) -> LatencyBudget | None:

@@ -107,7 +107,8 @@ class LatencyBudget:
         at = found.nearest
         self._seen.append((trial.backend, at))
         if at.workload.batch_size != base.nearest.workload.batch_size:
-            timing = self.race(call, at.workload, self._original, base.nearest.workload)
+            gain = self._rules.min_speedup_ratio
+            timing = self.race(call, at.workload, self._original, base.nearest.workload, gain)
         verdict, reason = trial.verdict, trial.reason
         if found.best is None:
             verdict, reason = Verdict.slower, f"over the latency budget of {self.seconds * 1e3:g} ms: {at}"
@@ -130,14 +131,25 @@ class LatencyBudget:
         return trial, timing, at.workload
 
     def race(
-        self, candidate: Callable[..., Any], at: Workload, baseline: Callable[..., Any], base: Workload
+        self,
+        candidate: Callable[..., Any],
+        at: Workload,
+        baseline: Callable[..., Any],
+        base: Workload,
+        gain: float,
     ) -> PairedTiming:
         """Compare the throughputs of two call paths, each on calls of its own.
+
+        Args:
+            candidate: It is to have more throughput, ``gain`` more as a ratio.
+            at: Its calls.
+            baseline: What it is held against.
+            base: The calls of that.
+            gain: As a ratio; 0.02 asks for 1.02 times the throughput.
 
         Returns:
             A comparison whose ratios are those of throughput: how many times more entries a second.
         """
-        gain = self._rules.min_speedup_ratio
         more = _entries(at) / _entries(base)
         with no_trace(self._job.module), torch.no_grad():
             timing = compare(

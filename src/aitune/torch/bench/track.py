@@ -56,6 +56,12 @@ class Track:
         self._budget = budget
         self._workload = workload
         self._latency_budget = latency_budget
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the contests between accepted candidates showed."""
+        return tuple(self._notes)
 
     def measure(
         self, trial: Trial, path: Path, watch: Watched | None, workload: Workload
@@ -123,11 +129,17 @@ class Track:
             evidence=(*trial.evidence, *(["the machine was busy while measuring"] if timing.busy else [])),
         )
 
-    def race_entrants(self, one: Entrant, other: Entrant) -> PairedTiming:
-        """Compare two accepted candidates, the first as the candidate."""
+    def race_entrants(self, one: Entrant, other: Entrant, min_gain: float) -> PairedTiming:
+        """Compare two accepted candidates, the first as the one that is to gain."""
         if self._latency_budget is not None:
-            return self._latency_budget.race(one.call, one.workload, other.call, other.workload)
-        return self._race(one.call, other.call)
+            timing = self._latency_budget.race(one.call, one.workload, other.call, other.workload, min_gain)
+        else:
+            timing = self._race(one.call, other.call, min_gain=min_gain)
+        self._notes.append(
+            f"{one.trial.backend} against {other.trial.backend}, head to head:"
+            f" {timing.speedup:.2f}x [{timing.low:.2f}, {timing.high:.2f}]"
+        )
+        return timing
 
     def _race(
         self,

@@ -8,11 +8,12 @@ from aitune.torch.measure.memory import MemoryForecast, available_bytes, is_out_
 from aitune.torch.measure.paired import compare
 from aitune.torch.measure.paired_timing import Outcome, PairedTiming
 from aitune.torch.measure.profiling_config import DEFAULT_MIN_GAIN, ProfilingConfig
-from aitune.torch.measure.rank import Contender, HeadToHead, preferred, rivals
+from aitune.torch.measure.rank import TIE_MARGIN, Contender, HeadToHead, preferred, rivals
 from aitune.torch.measure.stopwatch import Stopwatch
 
 __all__ = [
     "DEFAULT_MIN_GAIN",
+    "TIE_MARGIN",
     "BatchSizeSearch",
     "Clock",
     "Contender",

@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aitune.torch.measure.paired_timing import PairedTiming
-from aitune.torch.measure.profiling_config import DEFAULT_MIN_GAIN
 
-__all__ = ["Contender", "HeadToHead", "preferred", "rivals"]
+__all__ = ["TIE_MARGIN", "Contender", "HeadToHead", "preferred", "rivals"]
+
+TIE_MARGIN = 0.02
+"""Difference, as a ratio, below which two contenders count as equally fast.
+
+What is promised is a choice at most so far behind the best one. Less would make choices unstable: where threads and
+memory happen to lie moves the ratio of two good engines by a percent from one process to the next.
+"""
 
 HeadToHead = Mapping[tuple[str, str], PairedTiming]
 """Direct comparisons: the key (a, b) holds a timing with a as the candidate and b as the baseline."""
@@ -40,11 +46,11 @@ def preferred(
     contenders: Sequence[Contender],
     head_to_head: HeadToHead | None = None,
     *,
-    min_gain: float = DEFAULT_MIN_GAIN,
+    margin: float = TIE_MARGIN,
 ) -> Contender:
     """Choose one contender; the order of the sequence does not matter.
 
-    Those that are slower than another one beyond noise, by ``min_gain`` or more, drop out. Between the others
+    Those that are slower than another one beyond noise, by ``margin`` or more, drop out. Between the others
     the first difference decides: kept in the store before not, exact before less so, simple before complex,
     listed early before late.
 
@@ -52,19 +58,19 @@ def preferred(
         contenders: At least one, with different names.
         head_to_head: Direct comparisons, for any of the pairs, in either direction; they count more than the
             detour over the original.
-        min_gain: Difference, as a ratio, below which two contenders count as equally fast.
+        margin: Difference, as a ratio, below which two contenders count as equally fast.
 
     Raises:
         ValueError: If there is no contender, or two have the same name.
     """
-    return min(_unbeaten(contenders, head_to_head or {}, min_gain), key=_convenience)
+    return min(_unbeaten(contenders, head_to_head or {}, margin), key=_convenience)
 
 
 def rivals(
     contenders: Sequence[Contender],
     head_to_head: HeadToHead | None = None,
     *,
-    min_gain: float = DEFAULT_MIN_GAIN,
+    margin: float = TIE_MARGIN,
 ) -> tuple[Contender, ...]:
     """Contenders that noise alone keeps apart, the quickest-looking first: ``preferred`` is one of them.
 
@@ -74,11 +80,11 @@ def rivals(
 
     Args and errors are those of ``preferred``.
     """
-    unbeaten = _unbeaten(contenders, head_to_head or {}, min_gain)
+    unbeaten = _unbeaten(contenders, head_to_head or {}, margin)
     return tuple(sorted(unbeaten, key=lambda contender: (-contender.timing.speedup, _convenience(contender))))
 
 
-def _unbeaten(contenders: Sequence[Contender], head_to_head: HeadToHead, min_gain: float) -> list[Contender]:
+def _unbeaten(contenders: Sequence[Contender], head_to_head: HeadToHead, margin: float) -> list[Contender]:
     if not contenders:
         raise ValueError("there is no contender to choose from")
     if len({contender.name for contender in contenders}) < len(contenders):
@@ -86,7 +92,7 @@ def _unbeaten(contenders: Sequence[Contender], head_to_head: HeadToHead, min_gai
     unbeaten = [
         one
         for one in contenders
-        if not any(_beats(other, one, head_to_head, 1 + min_gain) for other in contenders if other is not one)
+        if not any(_beats(other, one, head_to_head, 1 + margin) for other in contenders if other is not one)
     ]
     # Noise can send direct comparisons round in a circle; then none of them is evidence against one
     # contender.
