@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from aitune.testing import BackendContract
-from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend, TorchEagerBackend, TorchEagerBackendConfig
+from aitune.torch.backend import TorchEagerBackend, TorchEagerBackendConfig
 from aitune.torch.backend.registry import _BUILT_IN, available_backends
 from aitune.torch.bench import unusable
 
@@ -19,10 +19,6 @@ RUN = {
     "TorchInductorJitBackend",
 }
 SLOW = {"TorchInductorAotBackend", "TorchInductorJitBackend"}  # compile each module for a quarter of a minute
-
-# A library that AOTInductor made stays mapped until the process ends: file pages, which the system may drop. What it
-# allocates is given back; tests/backend/test_torch_inductor_aot.py measures that.
-KEEPS_ITS_LIBRARY = {"TorchInductorAotBackend"}
 
 
 def copied(test):
@@ -38,7 +34,6 @@ def contract_of(name: str, kind: type) -> type[BackendContract]:
     """Make the test class of one backend."""
     body = {"make_backend": lambda self: kind(), "__doc__": f"The contract of {name}."}
     body["required"] = tuple(case.name for case in BackendContract().cases()) if name in RUN else ()
-    body["frees_memory"] = name not in KEEPS_ITS_LIBRARY
     if name not in RUN:  # a process for each, of which the library is mostly missing here as well
         test = BackendContract.test_constructing_it_needs_neither_library_nor_device
         body[test.__name__] = pytest.mark.slow(copied(test))
@@ -61,23 +56,19 @@ for _name, _kind in available_backends().items():
     globals()[f"Test{_name}"] = contract_of(_name, _kind)
 
 
-@pytest.mark.slow
-class TestONNXRuntimeBackendInAWorker(BackendContract):
-    """Built, checked and saved in a worker process, and loaded here."""
+def contract_in_a_worker(name: str, kind: type) -> type[BackendContract]:
+    """Make the test class of one backend whose engines are built, checked and saved in a worker process first."""
+    body = {
+        "make_backend": lambda self: kind(),
+        "contained": True,
+        "required": tuple(case.name for case in BackendContract().cases()),
+        "__doc__": f"The contract of {name}, in a worker process and in this one.",
+    }
+    return pytest.mark.slow(type(f"Test{name}InAWorker", (BackendContract,), body))
 
-    contained = True
-    required = tuple(case.name for case in BackendContract().cases())
 
-    def make_backend(self):
-        return ONNXRuntimeBackend()
-
-
-@pytest.mark.slow
-class TestOpenVINOBackendInAWorker(TestONNXRuntimeBackendInAWorker):
-    """The same of the other one whose engines can be kept."""
-
-    def make_backend(self):
-        return OpenVINOBackend()
+for _name in sorted(RUN):
+    globals()[f"Test{_name}InAWorker"] = contract_in_a_worker(_name, available_backends()[_name])
 
 
 def test_those_that_run_here_are_the_ones_that_are_meant_to():

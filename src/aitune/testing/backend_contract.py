@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import ctypes
 import gc
 import threading
 import weakref
@@ -22,6 +20,7 @@ from aitune.testing.recipe_contract import RecipeContract
 from aitune.testing.surroundings import Surroundings
 from aitune.testing.workshop import skip
 from aitune.torch.backend import Engine
+from aitune.torch.backend.resident import return_freed
 from aitune.torch.bench import unusable
 from aitune.torch.check import judge, prepare
 from aitune.torch.check.bounds import FLOORS
@@ -202,7 +201,7 @@ class BackendContract(RecipeContract):
             engine.close()
             del engine
             gc.collect()
-            _give_back_free_memory()
+            return_freed()
             resident.append(process.memory_info().rss)
             if resident[-1] - resident[-2] < weights / 2:
                 return
@@ -257,9 +256,3 @@ class BackendContract(RecipeContract):
 
 def _rows(batch: int, random: torch.Generator) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (torch.randn(batch, 8, generator=random),), {}
-
-
-def _give_back_free_memory() -> None:
-    """Have the allocator return free memory to the system: what is lost is asked about, not what is in reserve."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)

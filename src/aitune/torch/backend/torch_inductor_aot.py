@@ -19,6 +19,7 @@ from aitune.torch.backend.base import Backend, BackendConfig, Engine
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.processor import Processor
+from aitune.torch.backend.resident import read_once
 from aitune.torch.backend.validation import check_bool, check_options
 from aitune.torch.export.flat import OutputRoutes, flat_inputs
 from aitune.torch.export.program import ExportedGraph, export_program
@@ -173,7 +174,8 @@ def _load(package: Path) -> Run:
     """Load a package, and return the call of its library: a tenth of the cost of the public callable's."""
     import torch._inductor
 
-    loader = torch._inductor.aoti_load_package(str(package)).loader
+    with read_once():  # the library, as large as the weights, beside the weights themselves
+        loader = torch._inductor.aoti_load_package(str(package)).loader
     run: Run = loader.boxed_run
     return run
 

@@ -15,6 +15,7 @@ import torch
 
 from aitune.exceptions import BackendCrashedError
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.resident import return_freed
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
 from aitune.torch.bench.failure import error_of, failed_trial, measured_elsewhere, refused
@@ -182,8 +183,11 @@ class Bench:
 
     def close_losers(self, keep: Trial | None) -> None:
         """Close every engine but that of one trial."""
-        for key in [key for key in self._entrants if keep is None or key != id(keep)]:
+        losers = [key for key in self._entrants if keep is None or key != id(keep)]
+        for key in losers:
             self._entrants.pop(key).engine.close()
+        if losers:
+            return_freed()
 
     @cached_property
     def _resolved(self) -> Resolved:
