@@ -99,7 +99,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         Requirement("onnx", "onnx"),
         Requirement("onnxscript", "onnx"),
     )
-    complexity = 2
+    complexity = 3
     kept_as = "portable"
 
     @property

@@ -62,7 +62,7 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
     config_class = OpenVINOBackendConfig
     devices = ("cpu",)
     requires = (Requirement("openvino", "openvino"),)
-    complexity = 3
+    complexity = 4
     kept_as = "portable"
 
     @property

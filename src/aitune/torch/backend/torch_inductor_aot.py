@@ -62,7 +62,7 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
 
     config_class = TorchInductorAotBackendConfig
     devices = ("cpu", "cuda")
-    complexity = 4
+    complexity = 1
 
     def unsuitable(self, job: Job) -> str | None:
         """Return why the job cannot be served, None if it may be tried."""

@@ -62,7 +62,7 @@ class TorchInductorJitBackend(Backend[TorchInductorJitBackendConfig]):
 
     config_class = TorchInductorJitBackendConfig
     devices = ("cpu", "cuda", "xpu", "mps")
-    complexity = 3
+    complexity = 2
 
     @property
     def safe_in_process(self) -> bool:
