@@ -94,8 +94,9 @@ def test_a_build_leaves_one_file_and_no_process(kinds, engine):
         ({"torch": "2.0.0"}, "compiled for torch 2.0.0, here is .*; build it anew"),
         ({"processor": {"machine": "s390x", "features": [], "name": ""}}, "another processor: this is another kind"),
         ({"processor": None}, "another processor"),
+        ({"gpu": "cuda 9.0"}, "compiled for cuda 9.0, the module is on cpu; build it anew"),
     ],
-    ids=["torch", "machine", "unknown"],
+    ids=["torch", "machine", "unknown", "device"],
 )
 def test_a_package_from_elsewhere_is_refused_before_it_is_loaded(engine, kinds, tmp_path, change, reason):
     engine.save(tmp_path)

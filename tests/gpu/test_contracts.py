@@ -13,6 +13,8 @@ from aitune.torch.backend import (
     TorchAOBackendConfig,
     TorchEagerBackend,
     TorchEagerBackendConfig,
+    TorchInductorAotBackend,
+    TorchInductorAotBackendConfig,
     TorchInductorJitBackend,
     TorchInductorJitBackendConfig,
     TorchTensorRTAotBackend,
@@ -73,6 +75,20 @@ class TestInductorAsGraphs(OnCuda):
         return TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="reduce-overhead"))
 
 
+class TestInductorAheadOfTime(OnCuda):
+    frees_memory = False  # the library that it made stays mapped until the process ends
+
+    def make_backend(self):
+        return TorchInductorAotBackend()
+
+
+class TestInductorAheadOfTimeAsGraphs(OnCuda):
+    frees_memory = False  # as above
+
+    def make_backend(self):
+        return TorchInductorAotBackend(TorchInductorAotBackendConfig(use_cuda_graphs=True))
+
+
 class TestTensorRT(OnCuda):
     precision = "tf32"
     frees_memory = False  # with torch 2.11 each build by dynamo, unlike one by tracing, keeps 40 MB of host memory
@@ -121,6 +137,14 @@ class TestTorchAOInt8(OnCuda):
 
     def make_backend(self):
         return TorchAOBackend(TorchAOBackendConfig(quantization="int8wo", mode=None))
+
+
+class TestTorchAOInt8Activations(OnCuda):
+    precision = "int8"
+    required = ("mlp",)
+
+    def make_backend(self):
+        return TorchAOBackend(TorchAOBackendConfig(quantization="int8dq", mode=None))
 
 
 class TestTorchAOFloat8(OnCuda):

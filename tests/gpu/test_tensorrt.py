@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-import aitune.torch as ait
 from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
 from aitune.testing import Case
 from aitune.torch.backend import ProfileMode, TensorRTBackend, TensorRTBackendConfig, TensorRTProfile
@@ -138,10 +137,22 @@ def test_a_kept_engine_is_not_built_again(engine_of, tmp_path):
         TensorRTBackend().load(job, kept)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workspace_size": 64 << 20},
+        {"optimization_level": 0},
+        {"optimization_level": 5},
+        {"opset_version": 18},
+        {"timing_cache": "kernels.cache"},
+    ],
+    ids=lambda options: ",".join(options),
+)
 @torch.no_grad()
-def test_the_first_block_of_the_strategies_guide_chooses_tensorrt():
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(24)]).eval().cuda()
-    strategy = ait.OneBackendStrategy(TensorRTBackend(TensorRTBackendConfig()))
-    module = ait.Module(model, "model", strategy=strategy.enable_find_max_batch_size(False))
-    result = ait.tune(module, list(torch.randn(4, 64)))
-    assert result.modules["model"].graphs[0].chosen == "TensorRTBackend()", str(result)
+def test_options_of_the_build_are_taken(engine_of, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    engine, module = engine_of(**options)
+    x = torch.randn(3, 8, device="cuda")
+    assert error(engine.run(x), module(x)) < 1e-2
+    if "timing_cache" in options and not is_rtx(import_library()):  # which measures nothing while it builds
+        assert Path("kernels.cache").stat().st_size > 0

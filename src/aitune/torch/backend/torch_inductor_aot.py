@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUn
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.cuda_graphs import CudaGraphs
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.processor import Processor
 from aitune.torch.backend.resident import read_once
 from aitune.torch.backend.validation import check_bool, check_options
-from aitune.torch.export.flat import OutputRoutes, flat_inputs
+from aitune.torch.export.flat import OutputRoutes, flat_call, flat_inputs
 from aitune.torch.export.program import ExportedGraph, export_program
 from aitune.torch.graph.accessor import compile_call, compile_output
 from aitune.torch.graph.graph import GraphSpec
@@ -74,14 +76,11 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
 
         Raises:
-            BackendUnsupportedError: If there is no C++ compiler, the module cannot be exported, or CUDA graphs are
-                asked for.
+            BackendUnsupportedError: If there is no C++ compiler, or the module cannot be exported.
             BackendBuildError: If Inductor or the compiler fails.
             AITuneUserInputError: If Inductor has no setting of a given name.
         """
         require(self, job)
-        if self.config.use_cuda_graphs:
-            raise BackendUnsupportedError(self.name, "use_cuda_graphs comes with the GPU backends")
         self._need_compiler()
         exported = export_program(job, self.name)
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -92,29 +91,54 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             exported.routes,
             module_precision(job),
             exported.narrowing,
-            {"processor": Processor.here().record(), "torch": torch.__version__},
+            {"processor": Processor.here().record(), "torch": torch.__version__, "gpu": _architecture(job.device)},
         )
         del exported  # and with it everything that was traced
-        run = _load(job.folder / _PACKAGE)
+        run = self._load(job.folder / _PACKAGE, job.device)
         inputs = flat_inputs(job.narrowed(dict(artifact.narrowing.ranges)))
         copied = _shared_outputs(run, inputs)
         artifact = replace(artifact, extra={**artifact.extra, "copied": copied})
-        return _engine(run, job.graph, artifact, job.folder)
+        return self._engine(run, job, artifact, job.folder)
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`. Runs native code from them.
 
         Raises:
-            BackendBuildError: If the files are damaged, or were made for another processor or version of torch.
+            BackendBuildError: If the files are damaged, or were made for another processor, device or version of torch.
         """
         require(self, job)
         artifact = Artifact.read(folder, self.name)
-        self._check_origin(artifact)
+        self._check_origin(artifact, job.device)
         try:
-            run = _load(folder / artifact.files[0])
+            run = self._load(folder / artifact.files[0], job.device)
         except Exception as error:
             raise BackendBuildError(self.name, f"the package cannot be loaded: {_first_line(error)}") from error
-        return _engine(run, job.graph, artifact, folder)
+        return self._engine(run, job, artifact, folder)
+
+    def _load(self, package: Path, device: torch.device) -> Run:
+        """Load a package, and return the call of its library: a tenth of the cost of the public callable's."""
+        import torch._inductor
+
+        graphs, index = self.config.use_cuda_graphs, -1 if device.index is None else device.index
+        with read_once():  # the library, as large as the weights, beside the weights themselves
+            # Single-threaded under graphs: what it records otherwise, to know when a call is done, could not be asked
+            # about any more once a capture has recorded it.
+            package_path, options = str(package), {"run_single_threaded": graphs, "device_index": index}
+            loader = torch._inductor.aoti_load_package(package_path, **options).loader
+        run: Run = loader.boxed_run
+        return _one_at_a_time(run) if graphs else run  # else it takes calls of several threads in turn by itself
+
+    def _engine(self, run: Run, job: Job, artifact: Artifact, folder: Path) -> Engine:
+        given = _aligned if job.device.type == "cuda" else _plain
+        execute = _executor(run, job.graph, artifact.routes, tuple(artifact.extra.get("copied", ())), given)
+        facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
+        if not self.config.use_cuda_graphs:
+            return FunctionEngine(compile_call(job.graph, execute), facts, artifact, folder)
+        graphs = CudaGraphs(execute, job.graph)
+        part = job.narrowed(dict(artifact.narrowing.ranges))
+        problem = graphs.prepare([flat_call(job, sample) for sample in part.samples])
+        facts = replace(facts, notes=() if problem is None else (problem,))
+        return FunctionEngine(compile_call(job.graph, graphs), facts, artifact, folder, graphs.close)
 
     def _compile(self, job: Job, exported: ExportedGraph) -> None:
         import torch._inductor
@@ -153,7 +177,7 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             hint = "install one (such as the package g++), or name one in the environment variable CXX"
             raise BackendUnsupportedError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
 
-    def _check_origin(self, artifact: Artifact) -> None:
+    def _check_origin(self, artifact: Artifact, device: torch.device) -> None:
         made_by = artifact.extra.get("torch")
         if made_by != torch.__version__:
             raise BackendBuildError(
@@ -164,29 +188,32 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             raise BackendBuildError(
                 self.name, f"the package was compiled for another processor: {lacking}; build it anew"
             )
+        made_for, here = artifact.extra.get("gpu"), _architecture(device)
+        if made_for != here:
+            text = f"the package was compiled for {made_for or 'cpu'}, the module is on {here or 'cpu'}; build it anew"
+            raise BackendBuildError(self.name, text)
 
 
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 """Takes the input tensors, which it may drop from the list, and returns the computed ones."""
 
 
-def _load(package: Path) -> Run:
-    """Load a package, and return the call of its library: a tenth of the cost of the public callable's."""
-    import torch._inductor
-
-    with read_once():  # the library, as large as the weights, beside the weights themselves
-        loader = torch._inductor.aoti_load_package(str(package)).loader
-    run: Run = loader.boxed_run
-    return run
+def _architecture(device: torch.device) -> str | None:
+    """Return the compute capability that kernels are compiled for, None where the processor runs all."""
+    if device.type != "cuda":
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"cuda {major}.{minor}"
 
 
-def _engine(run: Run, graph: GraphSpec, artifact: Artifact, folder: Path) -> Engine:
-    device = graph.inputs.tensors[0].device.type if graph.inputs.tensors else "cpu"
-    given = _aligned if device == "cuda" else _plain
-    execute = _executor(run, graph, artifact.routes, tuple(artifact.extra.get("copied", ())), given)
-    # The library takes the calls of several threads one after the other by itself.
-    facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
-    return FunctionEngine(compile_call(graph, execute), facts, artifact, folder)
+def _one_at_a_time(run: Run) -> Run:
+    lock = threading.Lock()
+
+    def locked(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        with lock:
+            return run(tensors)
+
+    return locked
 
 
 def _executor(

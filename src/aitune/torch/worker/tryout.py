@@ -52,11 +52,15 @@ class Tryout:
 
     @property
     def worn(self) -> bool:
-        """Whether attempts have left much memory of host or device taken."""
-        return any(
-            now > before + _WORN_BYTES
-            for now, before in zip(_memory(self._assignment.job.device), self._at_start, strict=True)
-        )
+        """Whether attempts have left much memory of host or device taken, or the device unusable in this process."""
+        device = self._assignment.job.device
+        try:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            now = _memory(device)
+        except RuntimeError:  # a fault on the device stays with the process
+            return True
+        return any(taken > before + _WORN_BYTES for taken, before in zip(now, self._at_start, strict=True))
 
     def make_reference(self, seconds: float | None) -> None:
         """Run the module and its copy in higher precision, once; what it gives is kept in the folder.
@@ -219,7 +223,8 @@ class Tryout:
     def _tidy(self) -> None:
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # see worn
+                torch.cuda.empty_cache()
 
 
 def _memory(device: torch.device) -> tuple[int, int]:

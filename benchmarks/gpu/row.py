@@ -1,0 +1,183 @@
+"""One row, made in a process of its own: ``python -m benchmarks.gpu.row MODEL SUBJECT FOLDER``.
+
+A candidate is built, checked and measured by a tune of its own. A strategy is tuned with its default candidates, and
+then raced against the lines that a user could have written by hand, in the same process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import aitune.torch as ait
+from aitune.torch.backend.registry import default_backends
+from aitune.torch.measure import PairedTiming, ProfilingConfig, Stopwatch, compare
+from benchmarks.gpu.by_hand import LINES, error_of
+from benchmarks.gpu.candidates import STRATEGIES, Work, candidates
+from benchmarks.gpu.models import MODELS, Call
+from benchmarks.gpu.turn import Turn, alone
+
+__all__ = ["LEFT_OUT", "main", "surroundings"]
+
+LEFT_OUT = "AITUNE_GPU_BENCHMARK_WITHOUT"
+_RIGHT = 3e-2
+_RACE = ProfilingConfig(max_seconds=8.0, max_blocks=80)
+_BEHIND = -0.02
+Row = dict[str, Any]
+
+
+def main() -> None:
+    model, subject, folder = sys.argv[1:]
+    work, place = Work(model, subject), Path(folder)
+    # Each row has a process of its own already, and is measured anew.
+    ait.config.isolation = "none"
+    ait.config.reuse_store = False
+    try:
+        row = _strategy_row(work, place) if subject in STRATEGIES else _candidate_row(work, place)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the row
+        row = {"chosen": None, "trials": [], "failure": f"{type(error).__name__}: {str(error)[:400]}"}
+    row |= {"model": model, "subject": subject, **surroundings()}
+    (place / f"{work.name}.json").write_text(json.dumps(row))
+
+
+def surroundings() -> Row:
+    """Return when and where a row was made."""
+    versions = {}
+    for name in ("torch", "triton", "timm", "transformers", "diffusers", "torchao", "onnx"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    for name in ("tensorrt_rtx" if "tensorrt_rtx" in sys.modules else "tensorrt", "torch_tensorrt"):
+        if name in sys.modules:
+            versions[name] = str(getattr(sys.modules[name], "__version__", "?"))
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"date": date, "device": torch.cuda.get_device_name(), "versions": versions}
+
+
+def _candidate_row(work: Work, folder: Path) -> Row:
+    torch.manual_seed(0)
+    module, args, kwargs = MODELS[work.model]()
+    strategy = ait.OneBackendStrategy(candidates()[work.subject]()).enable_performance_validation(False)
+    return _tuned(work, folder, (module, args, kwargs), strategy, wait=True)
+
+
+def _tuned(work: Work, folder: Path, call: Call, strategy: ait.TuneStrategy, *, wait: bool) -> Row:
+    module, args, kwargs = call
+    handle = ait.Module(module, work.model, strategy.enable_find_max_batch_size(False))
+    handle.enable_recording()
+    with torch.no_grad():
+        module(*args, **kwargs)
+    turn = Turn(folder, work.name, wait=wait)
+    start = time.perf_counter()
+    try:
+        result = ait.tune(module, progress=turn)
+    finally:
+        turn.close()
+    graph = result.modules[work.model].graphs[0]
+    return {
+        "chosen": graph.chosen,
+        "trials": [_trial(one) for one in graph.trials],
+        "notes": [*graph.notes, *result.notes],
+        "seconds": time.perf_counter() - start,
+        "weights_mb": sum(one.nbytes for one in module.parameters()) >> 20,
+        "peak_mb": torch.cuda.max_memory_allocated() >> 20,
+    }
+
+
+def _trial(trial: Any) -> Row:
+    return {
+        "backend": trial.backend,
+        "verdict": str(trial.verdict),
+        "reason": trial.reason[:300],
+        "precision": trial.precision,
+        "error": trial.error,
+        "error_bound": trial.error_bound,
+        "speedup": trial.speedup,
+        "low": trial.speedup_low,
+        "high": trial.speedup_high,
+        "latency_ms": trial.latency_ms,
+        "build_seconds": trial.build_seconds,
+        "evidence": list(trial.evidence),
+    }
+
+
+def _strategy_row(work: Work, folder: Path) -> Row:
+    torch.manual_seed(0)
+    module, args, kwargs = MODELS[work.model]()
+    bare = copy.deepcopy(module)
+    left_out = os.environ.get(LEFT_OUT, "").split()
+    listed = [one for one in default_backends(work.subject, torch.device("cuda")) if one.name not in left_out]
+    lines = _made_by_hand(bare, args, kwargs, folder / work.name)
+    row = _tuned(work, folder, (module, args, kwargs), getattr(ait, work.subject)(listed), wait=False)
+    with alone(folder), torch.no_grad():
+        wanted = bare(*args, **kwargs)
+        row["lines"] = {name: _line(line, bare, args, kwargs, wanted) for name, line in lines.items()}
+        mine = _raced(module, bare, args, kwargs)
+        row |= _figures(mine)
+        right = {name: line for name, line in row["lines"].items() if "speedup" in line}
+        row["ahead"] = {
+            name: _figures(_raced(module, lines[name], args, kwargs, min_gain=_BEHIND))
+            for name in sorted(right, key=lambda name: right[name]["ms"])[:2]
+        }
+    return row
+
+
+def _made_by_hand(module: Any, args: Any, kwargs: Any, folder: Path) -> dict[str, Callable[..., Any] | str]:
+    """Return the call of each line, or why there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        return {name: _made(make, module, args, kwargs, folder) for name, make in LINES.items()}
+
+
+def _made(make: Any, module: Any, args: Any, kwargs: Any, folder: Path) -> Callable[..., Any] | str:
+    try:
+        made: Callable[..., Any] = make(module, args, kwargs, folder)
+    except Exception as error:  # noqa: BLE001 - libraries raise anything
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    return made
+
+
+def _line(line: Any, bare: Any, args: Any, kwargs: Any, wanted: Any) -> Row:
+    if isinstance(line, str):
+        return {"failure": line}
+    try:
+        error = error_of(line(*args, **kwargs), wanted)
+        if not error <= _RIGHT:
+            return {"failure": f"wrong: a relative error of {error:.2g}", "error": error}
+        return {"error": error, **_figures(_raced(line, bare, args, kwargs))}
+    except Exception as error:  # noqa: BLE001 - as above
+        return {"failure": f"{type(error).__name__}: {str(error)[:300]}"}
+
+
+def _raced(one: Any, other: Any, args: Any, kwargs: Any, min_gain: float = 0.01) -> PairedTiming:
+    return compare(
+        lambda: one(*args, **kwargs),
+        lambda: other(*args, **kwargs),
+        stopwatch=Stopwatch(synchronize=torch.cuda.synchronize),
+        config=_RACE,
+        min_gain=min_gain,
+    )
+
+
+def _figures(timing: PairedTiming) -> Row:
+    return {
+        "speedup": timing.speedup,
+        "low": timing.low,
+        "high": timing.high,
+        "ms": timing.candidate_seconds * 1e3,
+        "other_ms": timing.baseline_seconds * 1e3,
+    }
+
+
+if __name__ == "__main__":
+    main()

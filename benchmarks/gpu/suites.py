@@ -1,0 +1,51 @@
+"""The tests for a CUDA device, in parts that run side by side, and those that need the device for themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ALONE", "SUITES", "command", "outcome"]
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "gpu"
+
+ALONE = ("test_containment.py", "test_memory.py")
+"""What measures the memory of the whole device."""
+
+_CLASS = re.compile(r"^class (Test\w+)", re.MULTILINE)
+
+
+def _suites() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for file in sorted(FOLDER.glob("test_*.py")):
+        classes = _CLASS.findall(file.read_text(encoding="utf-8"))
+        for name in classes:
+            found[f"{file.name}::{name}"] = [f"{file}::{name}"]
+        if not classes:
+            found[file.name] = [str(file)]
+    found["tests/check/test_gpu.py"] = [str(ROOT / "tests" / "check" / "test_gpu.py")]
+    return found
+
+
+SUITES = _suites()
+"""What each part runs, by its name."""
+
+
+def command(suite: str) -> list[str]:
+    """Return how a part is run."""
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=400", *SUITES[suite]]
+
+
+def outcome(process: subprocess.Popen[bytes], text: str) -> dict[str, Any]:
+    """Return what came of a part."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    summary = next(
+        (line.strip("= ") for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), ""
+    )
+    failed = [line[:400] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    skipped = [line[:300] for line in lines if line.startswith("SKIPPED")]
+    return {"rc": process.returncode, "outcome": summary, "failed": failed, "skipped": skipped}
