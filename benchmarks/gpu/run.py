@@ -22,6 +22,7 @@ __all__ = ["TESTS", "Run"]
 TESTS = "tests"
 _LONGEST_BUILD = 240.0  # seconds; then those that are built are measured without waiting for the others
 _WORTH_STARTING = 30.0
+_FOR_ONE = 90.0  # seconds that are kept for each part that runs alone
 Row = dict[str, Any]
 
 
@@ -46,12 +47,12 @@ class Run:
         groups = [[one for one in wanted if one not in ALONE], *([one] for one in wanted if one in ALONE)]
         logs = self._file.parent / "logs"
         logs.mkdir(exist_ok=True)
-        for group in groups:
+        for number, group in enumerate(groups, start=1):
             if not group or self._left() < _WORTH_STARTING:
                 continue
-            started = time.time()
+            started, until = time.time(), self._end - _FOR_ONE * (len(groups) - number)
             running = {one: self._start(command(one), logs / f"{_plain(one)}.log") for one in group}
-            while running and self._left() > 0:
+            while running and time.time() < until:
                 for one in [one for one, process in running.items() if process.poll() is not None]:
                     text = (logs / f"{_plain(one)}.log").read_text(errors="replace")
                     row = {"model": TESTS, "subject": one, **outcome(running.pop(one), text)}

@@ -84,7 +84,7 @@ _CUDA_FIRST: tuple[Candidate, ...] = (
     ("TorchEagerBackend", _GRAPHS),
     ("TorchTensorRTAotBackend", _GRAPHS),
     ("TorchTensorRTJitBackend", _GRAPHS),
-    ("TorchInductorAotBackend", {}),
+    ("TorchInductorAotBackend", _GRAPHS),
     ("ONNXRuntimeBackend", {}),
     ("OpenVINOBackend", {}),
 )
@@ -95,7 +95,7 @@ _CUDA_ALL: tuple[Candidate, ...] = (
     ("TorchInductorJitBackend", {"mode": "reduce-overhead"}),
     ("TorchTensorRTAotBackend", _GRAPHS),
     ("TorchTensorRTJitBackend", _GRAPHS),
-    ("TorchInductorAotBackend", {}),
+    ("TorchInductorAotBackend", _GRAPHS),
     ("ONNXRuntimeBackend", {}),
     ("OpenVINOBackend", {}),
 )
