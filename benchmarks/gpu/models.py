@@ -63,3 +63,6 @@ MODELS: dict[str, Callable[[], Call]] = {
     "sd-unet-fp16-b2": _unet,
     "mlp-fp32-b8": _small,
 }
+
+WITHOUT_TENSORRT = ("sd-unet-fp16-b2",)
+"""Models that TensorRT for RTX was seen to build for a minute and then not to run."""

@@ -25,8 +25,8 @@ from aitune.torch.backend.registry import default_backends
 from aitune.torch.measure import PairedTiming, ProfilingConfig, Stopwatch, compare
 from benchmarks.gpu.by_hand import LINES, error_of
 from benchmarks.gpu.candidates import STRATEGIES, Work, candidates
-from benchmarks.gpu.models import MODELS, Call
-from benchmarks.gpu.turn import Turn, alone
+from benchmarks.gpu.models import MODELS, WITHOUT_TENSORRT, Call
+from benchmarks.gpu.turn import Turn, alone, until_go
 
 __all__ = ["LEFT_OUT", "main", "surroundings"]
 
@@ -34,6 +34,7 @@ LEFT_OUT = "AITUNE_GPU_BENCHMARK_WITHOUT"
 _RIGHT = 3e-2
 _RACE = ProfilingConfig(max_seconds=8.0, max_blocks=80)
 _BEHIND = -0.02
+_KNOWN = "not tried: TensorRT for RTX lacks kernels for it on this device, as the rows of single backends say"
 Row = dict[str, Any]
 
 
@@ -47,8 +48,11 @@ def main() -> None:
         row = _strategy_row(work, place) if subject in STRATEGIES else _candidate_row(work, place)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the row
         row = {"chosen": None, "trials": [], "failure": f"{type(error).__name__}: {str(error)[:400]}"}
-    row |= {"model": model, "subject": subject, **surroundings()}
-    (place / f"{work.name}.json").write_text(json.dumps(row))
+    (place / f"{work.name}.json").write_text(json.dumps({**_named(work), **row}))
+
+
+def _named(work: Work) -> Row:
+    return {"model": work.model, "subject": work.subject, **surroundings()}
 
 
 def surroundings() -> Row:
@@ -117,8 +121,11 @@ def _strategy_row(work: Work, folder: Path) -> Row:
     bare = copy.deepcopy(module)
     left_out = os.environ.get(LEFT_OUT, "").split()
     listed = [one for one in default_backends(work.subject, torch.device("cuda")) if one.name not in left_out]
-    lines = _made_by_hand(bare, args, kwargs, folder / work.name)
+    lines = _made_by_hand(work, (bare, args, kwargs), folder / work.name)
     row = _tuned(work, folder, (module, args, kwargs), getattr(ait, work.subject)(listed), wait=False)
+    # The choice is there; what follows waits until the others have chosen as well, so that nothing is built meanwhile.
+    (folder / f"{work.name}.json").write_text(json.dumps({**_named(work), **row, "partial": True}))
+    until_go(folder)
     with alone(folder), torch.no_grad():
         wanted = bare(*args, **kwargs)
         row["lines"] = {name: _line(line, bare, args, kwargs, wanted) for name, line in lines.items()}
@@ -132,16 +139,19 @@ def _strategy_row(work: Work, folder: Path) -> Row:
     return row
 
 
-def _made_by_hand(module: Any, args: Any, kwargs: Any, folder: Path) -> dict[str, Callable[..., Any] | str]:
+def _made_by_hand(work: Work, call: Call, folder: Path) -> dict[str, Callable[..., Any] | str]:
     """Return the call of each line, or why there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        return {name: _made(make, module, args, kwargs, folder) for name, make in LINES.items()}
+        return {
+            name: _made(make, call, folder) if "TensorRT" not in name or work.model not in WITHOUT_TENSORRT else _KNOWN
+            for name, make in LINES.items()
+        }
 
 
-def _made(make: Any, module: Any, args: Any, kwargs: Any, folder: Path) -> Callable[..., Any] | str:
+def _made(make: Any, call: Call, folder: Path) -> Callable[..., Any] | str:
     try:
-        made: Callable[..., Any] = make(module, args, kwargs, folder)
+        made: Callable[..., Any] = make(*call, folder)
     except Exception as error:  # noqa: BLE001 - libraries raise anything
         return f"{type(error).__name__}: {str(error)[:300]}"
     return made

@@ -68,7 +68,7 @@ class Run:
             return
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         running = {work: self._start(_row_of(work, folder), folder / f"{work.name}.log") for work in works}
-        started, builds_until = time.time(), time.time() + min(_LONGEST_BUILD, 0.6 * self._left())
+        started, builds_until = time.time(), time.time() + min(_LONGEST_BUILD, 0.7 * self._left())
         done: set[Work] = set()
         while running and self._left() > 0:
             ended = [work for work, process in running.items() if process.poll() is not None]
@@ -80,6 +80,7 @@ class Run:
                 (folder / "go").touch()
             time.sleep(0.1)
         self._kill(running)
+        self._keep([_row_left(work, -9, folder) for work in running if (folder / f"{work.name}.json").exists()])
         print(f"{len(done)} of {len(works)} rows in {time.time() - started:.0f} s", flush=True)
 
     def second_starts(self) -> None:
@@ -97,7 +98,7 @@ class Run:
 
     def _has(self, model: str, subject: str) -> bool:
         found = [row for row in self._rows if (row["model"], row["subject"]) == (model, subject)]
-        return any(row.get("rc", 0) == 0 for row in found)
+        return any(row.get("rc", 0) == 0 and not row.get("partial") for row in found)
 
     def _keep(self, rows: Sequence[Row]) -> None:
         new = {(row["model"], row["subject"]) for row in rows}

@@ -13,19 +13,19 @@ __all__ = ["ALONE", "SUITES", "command", "outcome"]
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "gpu"
 
-ALONE = ("test_containment.py", "test_memory.py")
-"""What measures the memory of the whole device."""
-
+_ALONE = ("test_containment.py", "test_memory.py")  # they measure the memory of the whole device
 _CLASS = re.compile(r"^class (Test\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 def _suites() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in sorted(FOLDER.glob("test_*.py")):
-        classes = _CLASS.findall(file.read_text(encoding="utf-8"))
-        for name in classes:
+        text = file.read_text(encoding="utf-8")
+        parts = _FUNCTION.findall(text) if file.name in _ALONE else _CLASS.findall(text)
+        for name in parts:
             found[f"{file.name}::{name}"] = [f"{file}::{name}"]
-        if not classes:
+        if not parts:
             found[file.name] = [str(file)]
     found["tests/check/test_gpu.py"] = [str(ROOT / "tests" / "check" / "test_gpu.py")]
     return found
@@ -34,10 +34,14 @@ def _suites() -> dict[str, list[str]]:
 SUITES = _suites()
 """What each part runs, by its name."""
 
+ALONE = frozenset(name for name in SUITES if name.partition("::")[0] in _ALONE)
+"""Parts that need the device for themselves."""
+
 
 def command(suite: str) -> list[str]:
     """Return how a part is run."""
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=400", *SUITES[suite]]
+    shown = ["-s"] if suite in ALONE else []
+    return [sys.executable, "-m", "pytest", "-q", *shown, "-p", "no:cacheprovider", "--timeout=400", *SUITES[suite]]
 
 
 def outcome(process: subprocess.Popen[bytes], text: str) -> dict[str, Any]:

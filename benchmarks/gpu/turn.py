@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Turn", "alone"]
+__all__ = ["Turn", "alone", "until_go"]
 
 
 @contextlib.contextmanager
@@ -18,6 +18,12 @@ def alone(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def until_go(folder: Path) -> None:
+    """Wait until all processes of the folder have built, or have had their time."""
+    while not (folder / "go").exists():
+        time.sleep(0.05)
 
 
 class Turn:
@@ -58,5 +64,4 @@ class Turn:
 
     def _wait_for_the_others(self) -> None:
         self._built()
-        while not (self._folder / "go").exists():
-            time.sleep(0.05)
+        until_go(self._folder)

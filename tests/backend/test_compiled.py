@@ -17,6 +17,8 @@ from aitune.torch.graph.accessor import Names, compiled
         torch.ones(12).as_strided((1, 1, 4), (7, 9, 1)),
         torch.arange(6.0).view(1, 2, 3).transpose(0, 1),
         torch.arange(6.0).view(2, 3).t(),
+        torch.ones(4)[::2][:1],
+        torch.ones(4, 4)[2:, 3].as_strided((1, 1), (8, 4), 3),
         torch.zeros(0, 3),
         torch.tensor(2.0),
     ],

@@ -190,3 +190,17 @@ def test_a_gain_that_is_the_baselines_stalls_is_no_gain():
     assert timing.outcome == "undecided"
     assert timing.busy
     assert timing.speedup == pytest.approx(1.0)
+
+
+def test_a_gain_beyond_the_baselines_stalls_is_the_gain_of_the_quickest_calls():
+    clock = FakeClock()
+    calls = []
+
+    def stalling():
+        calls.append(1)
+        clock.work(5e-3 if len(calls) % 10 == 0 else 50e-3)
+
+    timing = compare(clock.callable(1e-3), stalling, stopwatch=Stopwatch(clock))
+    assert timing.outcome == "faster"
+    assert timing.speedup == pytest.approx(5.0)
+    assert timing.low <= timing.speedup <= timing.high

@@ -267,12 +267,13 @@ def _in_one_mode(compiled: Callable[..., Any], tensor_count: int, *, as_they_are
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the strides of a new one; those of axes of one entry can be anything otherwise."""
     tensor = tensor.contiguous()
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if stride != expected:
-            return tensor.view(-1).view(tensor.shape)
-        expected *= size
-    return tensor
+    dense, step = [], 1
+    for size in reversed(tensor.shape):
+        dense.append(step)
+        step *= size
+    dense.reverse()
+    # Not by view(), which leaves the stride of a single entry as it is.
+    return tensor if list(tensor.stride()) == dense or not tensor.numel() else tensor.as_strided(tensor.shape, dense)
 
 
 def _compiled_graphs() -> int:

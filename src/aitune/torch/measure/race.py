@@ -164,6 +164,8 @@ def _find(pairs: Sequence[Pair], confidence: float, threshold: float) -> Finding
         if finding.interval.median > _STALLED * quickest:
             low, high = finding.interval.low, finding.interval.high
             interval = replace(finding.interval, low=min(low, quickest), median=quickest, high=max(high, quickest))
+            if quickest >= _STALLED * threshold:  # the rest is stalls, but what is left is a gain beyond doubt
+                return replace(finding, interval=interval)
             return replace(finding, interval=interval, outcome="undecided", stalled=True)
     return finding
 
