@@ -229,3 +229,34 @@ def allocated():
     """Return the bytes of memory that is backed by no file."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+
+
+@pytest.fixture
+def links_runtime_in(tmp_path):
+    """Make the compiler link the C++ runtime into libraries, as it does where the runtime's files are there in part."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(
+        '#!/bin/sh\ncase " $* " in *" -shared "*) exec g++ "$@" -static-libstdc++;; *) exec g++ "$@";; esac\n'
+    )
+    compiler.chmod(0o755)
+    return compiler
+
+
+def answer_of(backend, job):
+    with torch.no_grad():
+        engine = backend.build(job)
+        return engine.run(*job.samples[0].args)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_links_the_runtime_in_is_kept_from_it(linear_job, links_runtime_in, assert_same):
+    environment = {"CXX": str(links_runtime_in)}
+    answer = in_fresh_process(answer_of, AOT, linear_job, environment=environment)  # Inductor remembers its compiler
+    assert_same(answer, linear_job.module(*linear_job.samples[0].args).detach())
+
+
+@pytest.mark.slow
+def test_a_library_with_a_runtime_of_its_own_is_not_loaded(linear_job, links_runtime_in):
+    backend = TorchInductorAotBackend(TorchInductorAotBackendConfig({"aot_inductor.custom_op_libs": []}))
+    with pytest.raises(BackendBuildError, match="links the C\\+\\+ runtime into libraries"):
+        in_fresh_process(answer_of, backend, linear_job, environment={"CXX": str(links_runtime_in)})

@@ -19,6 +19,7 @@ from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
 from aitune.torch.backend.cuda_graphs import CudaGraphs
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.linking import RUNTIME, has_runtime_of_its_own, links_runtime_in
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.processor import Processor
 from aitune.torch.backend.resident import read_once
@@ -81,10 +82,10 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             AITuneUserInputError: If Inductor has no setting of a given name.
         """
         require(self, job)
-        self._need_compiler()
+        compiler = self._compiler()
         exported = export_program(job, self.name)
         job.folder.mkdir(parents=True, exist_ok=True)
-        self._compile(job, exported)
+        self._compile(job, exported, compiler)
         artifact = Artifact(
             self.name,
             (_PACKAGE,),
@@ -140,7 +141,7 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         facts = replace(facts, notes=() if problem is None else (problem,))
         return FunctionEngine(compile_call(job.graph, graphs), facts, artifact, folder, graphs.close)
 
-    def _compile(self, job: Job, exported: ExportedGraph) -> None:
+    def _compile(self, job: Job, exported: ExportedGraph, compiler: str) -> None:
         import torch._inductor
         import torch._inductor.config
 
@@ -154,6 +155,8 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             # Written down: left alone, a library compiled for all cores takes whatever torch.set_num_threads says
             # later, and has places for the results of as many threads only as there were cores.
             settings["cpp.threads"] = torch.get_num_threads()
+        if links_runtime_in(compiler):
+            settings["aot_inductor.custom_op_libs"] = [f":{RUNTIME}"]  # asked first, the runtime's own archive is not
         scratch = job.folder / _SCRATCH
         try:
             # A folder of its own for sources and libraries: else they stay in Inductor's cache, one for each build.
@@ -169,13 +172,19 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             raise BackendBuildError(self.name, f"AOTInductor fails: {_first_line(error)}") from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+        if has_runtime_of_its_own(job.folder / _PACKAGE):
+            text = (
+                f"{compiler} links the C++ runtime into libraries, which then crash; {RUNTIME} has to be found instead"
+            )
+            raise BackendBuildError(self.name, text)
 
-    def _need_compiler(self) -> None:
-        """Refuse where the compiler that Inductor would call is not there."""
+    def _compiler(self) -> str:
+        """Return the compiler that Inductor would call; refuse where it is not there."""
         name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
         if shutil.which(name) is None:
             hint = "install one (such as the package g++), or name one in the environment variable CXX"
             raise BackendUnsupportedError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
+        return name
 
     def _check_origin(self, artifact: Artifact, device: torch.device) -> None:
         made_by = artifact.extra.get("torch")
