@@ -10,7 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
-from benchmarks.gpu.candidates import STRATEGIES, candidates
+from benchmarks.gpu.candidates import BOTH, candidates
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.report import write
 from benchmarks.gpu.row import LEFT_OUT
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=550)
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
-    parser.add_argument("--subjects", nargs="*", default=[*candidates(), *STRATEGIES])
+    parser.add_argument("--subjects", nargs="*", metavar="CANDIDATE", default=list(candidates()))
     parser.add_argument("--suites", nargs="*", default=list(SUITES), help="test files and classes, by their start")
     parser.add_argument("--together", type=int, default=2, help="models whose candidates are built at once")
     parser.add_argument("--without", nargs="*", default=[], help="backends that strategies are not to try")
@@ -42,15 +42,12 @@ def main() -> None:
         wanted = tuple(arguments.suites)
         run.tests([suite for suite in SUITES if suite.startswith(wanted)])
     if "candidates" in arguments.parts:
-        hand = [one for one in arguments.subjects if one not in STRATEGIES]
         for i in range(0, len(arguments.models), arguments.together):
-            run.rows_of(arguments.models[i : i + arguments.together], hand)
+            run.rows_of(arguments.models[i : i + arguments.together], arguments.subjects)
     if "strategies" in arguments.parts:
-        for strategy in STRATEGIES:
-            if strategy in arguments.subjects:
-                run.rows_of(arguments.models, [strategy])
+        run.rows_of(arguments.models, [BOTH])
     if "second-start" in arguments.parts:
-        run.second_starts()
+        run.second_starts(arguments.models)
 
 
 if __name__ == "__main__":

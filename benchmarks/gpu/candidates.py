@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-__all__ = ["STRATEGIES", "Work", "candidates"]
+__all__ = ["BOTH", "STRATEGIES", "Work", "candidates"]
 
 STRATEGIES = ("MaxThroughputStrategy", "MinLatencyStrategy")
+BOTH = "strategies"
+"""What is made by one process: a row of each strategy."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One row to make: a candidate, or a strategy, on a model."""
+    """What one process makes: the row of a candidate on a model, or those of all strategies."""
 
     model: str
     subject: str
@@ -22,6 +25,14 @@ class Work:
     def name(self) -> str:
         """The name of its files."""
         return f"{self.model}_{self.subject}"
+
+    def file(self, folder: Path) -> Path:
+        """Return where the row is written."""
+        return folder / f"{self.name}.json"
+
+    def rows(self) -> list[Work]:
+        """Return each row that comes of it."""
+        return [Work(self.model, one) for one in STRATEGIES] if self.subject == BOTH else [self]
 
 
 def candidates() -> dict[str, Callable[[], Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import faulthandler
 import importlib.metadata
 import json
 import os
@@ -24,9 +25,9 @@ import aitune.torch as ait
 from aitune.torch.backend.registry import default_backends
 from aitune.torch.measure import PairedTiming, ProfilingConfig, Stopwatch, compare
 from benchmarks.gpu.by_hand import LINES, error_of
-from benchmarks.gpu.candidates import STRATEGIES, Work, candidates
+from benchmarks.gpu.candidates import BOTH, STRATEGIES, Work, candidates
 from benchmarks.gpu.models import MODELS, WITHOUT_TENSORRT, Call
-from benchmarks.gpu.turn import Turn, alone, until_go
+from benchmarks.gpu.turn import Turn, alone
 
 __all__ = ["LEFT_OUT", "main", "surroundings"]
 
@@ -34,6 +35,7 @@ LEFT_OUT = "AITUNE_GPU_BENCHMARK_WITHOUT"
 _RIGHT = 3e-2
 _RACE = ProfilingConfig(max_seconds=8.0, max_blocks=80)
 _BEHIND = -0.02
+_STUCK_SECONDS = 120
 _KNOWN = "not tried: TensorRT for RTX lacks kernels for it on this device, as the rows of single backends say"
 Row = dict[str, Any]
 
@@ -41,18 +43,27 @@ Row = dict[str, Any]
 def main() -> None:
     model, subject, folder = sys.argv[1:]
     work, place = Work(model, subject), Path(folder)
+    faulthandler.dump_traceback_later(_STUCK_SECONDS, repeat=True)
     # Each row has a process of its own already, and is measured anew.
     ait.config.isolation = "none"
     ait.config.reuse_store = False
     try:
-        row = _strategy_row(work, place) if subject in STRATEGIES else _candidate_row(work, place)
+        if subject == BOTH:
+            _strategy_rows(work, place)
+        else:
+            _write(_candidate_row(work, place), work, place)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the row
-        row = {"chosen": None, "trials": [], "failure": f"{type(error).__name__}: {str(error)[:400]}"}
-    (place / f"{work.name}.json").write_text(json.dumps({**_named(work), **row}))
+        failure = {"chosen": None, "trials": [], "failure": f"{type(error).__name__}: {str(error)[:400]}"}
+        for one in work.rows():
+            if not one.file(place).exists():
+                _write(failure, one, place)
 
 
-def _named(work: Work) -> Row:
-    return {"model": work.model, "subject": work.subject, **surroundings()}
+def _write(row: Row, work: Work, folder: Path) -> None:
+    named = {"model": work.model, "subject": work.subject, **surroundings(), **row}
+    part = work.file(folder).with_suffix(".part")
+    part.write_text(json.dumps(named))
+    part.replace(work.file(folder))
 
 
 def surroundings() -> Row:
@@ -87,7 +98,8 @@ def _tuned(work: Work, folder: Path, call: Call, strategy: ait.TuneStrategy, *, 
         result = ait.tune(module, progress=turn)
     finally:
         turn.close()
-    graph = result.modules[work.model].graphs[0]
+    (found,) = result.modules.values()  # under a name of its own, where another module took the model's
+    graph = found.graphs[0]
     return {
         "chosen": graph.chosen,
         "trials": [_trial(one) for one in graph.trials],
@@ -115,28 +127,33 @@ def _trial(trial: Any) -> Row:
     }
 
 
-def _strategy_row(work: Work, folder: Path) -> Row:
+def _strategy_rows(work: Work, folder: Path) -> None:
+    """Measure what can be had by hand, then what each strategy chooses, and race the two."""
     torch.manual_seed(0)
-    module, args, kwargs = MODELS[work.model]()
-    bare = copy.deepcopy(module)
-    left_out = os.environ.get(LEFT_OUT, "").split()
-    listed = [one for one in default_backends(work.subject, torch.device("cuda")) if one.name not in left_out]
-    lines = _made_by_hand(work, (bare, args, kwargs), folder / work.name)
-    row = _tuned(work, folder, (module, args, kwargs), getattr(ait, work.subject)(listed), wait=False)
-    # The choice is there; what follows waits until the others have chosen as well, so that nothing is built meanwhile.
-    (folder / f"{work.name}.json").write_text(json.dumps({**_named(work), **row, "partial": True}))
-    until_go(folder)
+    bare, args, kwargs = MODELS[work.model]()
+    modules = [copy.deepcopy(bare) for _ in STRATEGIES]
+    calls = _made_by_hand(work, (bare, args, kwargs), folder / work.name)
     with alone(folder), torch.no_grad():
         wanted = bare(*args, **kwargs)
-        row["lines"] = {name: _line(line, bare, args, kwargs, wanted) for name, line in lines.items()}
-        mine = _raced(module, bare, args, kwargs)
-        row |= _figures(mine)
-        right = {name: line for name, line in row["lines"].items() if "speedup" in line}
-        row["ahead"] = {
-            name: _figures(_raced(module, lines[name], args, kwargs, min_gain=_BEHIND))
-            for name in sorted(right, key=lambda name: right[name]["ms"])[:2]
-        }
-    return row
+        lines = {name: _line(call, bare, args, kwargs, wanted) for name, call in calls.items()}
+    right = sorted((name for name in lines if "ms" in lines[name]), key=lambda name: lines[name]["ms"])
+    for one, module in zip(work.rows(), modules, strict=True):
+        strategy = getattr(ait, one.subject)(_listed(one))
+        row = {**_tuned(one, folder, (module, args, kwargs), strategy, wait=False), "lines": lines}
+        _write({**row, "partial": True}, one, folder)
+        with alone(folder), torch.no_grad():
+            row |= _figures(_raced(module, bare, args, kwargs))
+            row["ahead"] = {
+                name: _figures(_raced(module, calls[name], args, kwargs, min_gain=_BEHIND)) for name in right[:2]
+            }
+        _write(row, one, folder)
+
+
+def _listed(work: Work) -> list[Any]:
+    """Return the default candidates of a strategy, without those that are known to fail on the model."""
+    left_out = os.environ.get(LEFT_OUT, "").split()
+    listed = [one for one in default_backends(work.subject, torch.device("cuda")) if one.name not in left_out]
+    return [one for one in listed if "TensorRT" not in one.name or work.model not in WITHOUT_TENSORRT]
 
 
 def _made_by_hand(work: Work, call: Call, folder: Path) -> dict[str, Callable[..., Any] | str]:

@@ -47,10 +47,11 @@ class Run:
         groups = [[one for one in wanted if one not in ALONE], *([one] for one in wanted if one in ALONE)]
         logs = self._file.parent / "logs"
         logs.mkdir(exist_ok=True)
-        for number, group in enumerate(groups, start=1):
+        for group in groups:
             if not group or self._left() < _WORTH_STARTING:
                 continue
-            started, until = time.time(), self._end - _FOR_ONE * (len(groups) - number)
+            kept = 0 if group is not groups[0] else _FOR_ONE * (len(groups) - 1)
+            started, until = time.time(), self._end - kept
             running = {one: self._start(command(one), logs / f"{_plain(one)}.log") for one in group}
             while running and time.time() < until:
                 for one in [one for one, process in running.items() if process.poll() is not None]:
@@ -63,29 +64,31 @@ class Run:
 
     def rows_of(self, models: Sequence[str], subjects: Sequence[str]) -> None:
         """Make the rows of subjects on models at once: built together, measured one at a time."""
-        works = [Work(model, one) for model in models for one in subjects if not self._has(model, one)]
+        works = [Work(model, one) for model in models for one in subjects]
+        works = [work for work in works if not all(self._has(row.model, row.subject) for row in work.rows())]
         if not works or self._left() < _WORTH_STARTING:
             return
         folder = Path(tempfile.mkdtemp(dir=self._folder))
-        running = {work: self._start(_row_of(work, folder), folder / f"{work.name}.log") for work in works}
+        logs = self._file.parent / "logs"
+        logs.mkdir(exist_ok=True)
+        running = {work: self._start(_row_of(work, folder), logs / f"{work.name}.log") for work in works}
         started, builds_until = time.time(), time.time() + min(_LONGEST_BUILD, 0.7 * self._left())
-        done: set[Work] = set()
         while running and self._left() > 0:
-            ended = [work for work, process in running.items() if process.poll() is not None]
-            for work in ended:
-                self._keep([_row_left(work, running.pop(work).returncode, folder)])
-            done.update(ended)
+            for work in [work for work, process in running.items() if process.poll() is not None]:
+                code = running.pop(work).returncode
+                self._keep([_row_left(row, f"it ended with {code}", folder) for row in work.rows()])
+                print(f"{work.name} after {time.time() - started:.0f} s", flush=True)
             waiting = [work for work in running if not (folder / f"{work.name}.built").exists()]
             if not waiting or time.time() > builds_until:
                 (folder / "go").touch()
             time.sleep(0.1)
         self._kill(running)
-        self._keep([_row_left(work, -9, folder) for work in running if (folder / f"{work.name}.json").exists()])
-        print(f"{len(done)} of {len(works)} rows in {time.time() - started:.0f} s", flush=True)
+        unfinished = [row for work in running for row in work.rows() if row.file(folder).exists()]
+        self._keep([_row_left(row, "", folder) for row in unfinished])
 
-    def second_starts(self) -> None:
+    def second_starts(self, models: Sequence[str]) -> None:
         """Make the rows of the second start of a program, once all of its first starts are done."""
-        wanted = [one for one in second_start.WAYS if not self._has(one.model, one.subject)]
+        wanted = [one for one in second_start.WAYS if one.model in models and not self._has(one.model, one.subject)]
         if wanted and self._left() > _WORTH_STARTING:
             for row in second_start.measured(wanted, self._folder, self._end):
                 self._keep([row])
@@ -123,14 +126,12 @@ def _row_of(work: Work, folder: Path) -> list[str]:
     return [sys.executable, "-X", "faulthandler", "-m", "benchmarks.gpu.row", work.model, work.subject, str(folder)]
 
 
-def _row_left(work: Work, code: int, folder: Path) -> Row:
+def _row_left(row: Work, ended: str, folder: Path) -> Row:
     """Return the row that a process left, or how it ended."""
-    file = folder / f"{work.name}.json"
-    if file.exists():
-        row: Row = json.loads(file.read_text())
-        return row
-    text = (folder / f"{work.name}.log").read_text(errors="replace")[-600:]
-    return {"model": work.model, "subject": work.subject, "trials": [], "failure": f"it ended with {code}: {text}"}
+    if row.file(folder).exists():
+        left: Row = json.loads(row.file(folder).read_text())
+        return left
+    return {"model": row.model, "subject": row.subject, "trials": [], "failure": ended}
 
 
 def _plain(name: str) -> str:

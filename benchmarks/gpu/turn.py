@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 __all__ = ["Turn", "alone", "until_go"]
 
 
+LOCK = "AITUNE_GPU_BENCHMARK_LOCK"
+"""Names a lock file that several runs on one device share."""
+_PATIENCE = 45.0
+
+
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process of the folder measures, and keep them waiting."""
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Wait until no other process measures, and keep the others waiting; none waits for ever for one that hangs."""
+    with Path(os.environ.get(LOCK, folder / "lock")).open("w") as file:
+        end = time.monotonic() + _PATIENCE
+        while not _taken(file) and time.monotonic() < end:
+            time.sleep(0.05)
         yield
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def until_go(folder: Path) -> None:

@@ -91,6 +91,16 @@ def deep():
     return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(24)]).eval().cuda()
 
 
+def taken_once_warm():
+    """What is taken after a tune like the one to come: kernels are loaded, and libraries have their scratch memory."""
+    module = deep()
+    tuned(module, GRAPHS)
+    module(torch.randn(2, 64, device="cuda"))
+    ait.handle(module).untune()
+    del module
+    return taken()
+
+
 def tuned(module, *backends, **options):
     strategy = ait.MaxThroughputStrategy(backends=list(backends)).enable_performance_validation(False)
     strategy.enable_find_max_batch_size(False)
@@ -101,12 +111,12 @@ def tuned(module, *backends, **options):
 
 @torch.no_grad()
 def test_crashes_hangs_and_faults_cost_a_line_each_and_no_memory():
+    before = taken_once_warm()
     module = deep()
     x = torch.randn(2, 64, device="cuda")
     wanted = module(x)
-    before = taken()
     graph, found = tuned(
-        module, Aborting(), Segfaulting(), Faulting(), Hanging(), Filling(), GRAPHS, backend_time_limit=20.0
+        module, Aborting(), Segfaulting(), Faulting(), Hanging(), Filling(), GRAPHS, backend_time_limit=15.0
     )
     after = taken()
     print({name: (str(trial.verdict), trial.reason[:300]) for name, trial in found.items()}, after - before)
@@ -121,18 +131,17 @@ def test_crashes_hangs_and_faults_cost_a_line_each_and_no_memory():
     assert torch.equal(module(x), wanted)
 
 
-@pytest.mark.parametrize("graphs", [False, True])
 @torch.no_grad()
-def test_ahead_of_time_inductor_is_contained(graphs):
+def test_ahead_of_time_inductor_is_contained():
+    before = taken_once_warm()
     module = deep()
     x = torch.randn(2, 64, device="cuda")
     wanted = module(x)
-    before = taken()
-    backend = TorchInductorAotBackend(TorchInductorAotBackendConfig(use_cuda_graphs=graphs))
+    backend = TorchInductorAotBackend(TorchInductorAotBackendConfig(use_cuda_graphs=True))
     graph, found = tuned(module, GRAPHS, backend)
     after = taken()
     trial = found["TorchInductorAotBackend"]
-    print(trial.verdict, trial.reason[:300], after - before)
+    print(trial.verdict, trial.reason[:300], trial.speedup, trial.build_seconds, after - before)
     assert trial.speedup is not None, (trial.verdict, trial.reason, Path(trial.log_path).read_text()[-3000:])
     assert graph.chosen_trial is not None, graph
     assert after - before < LOST, f"{(after - before) >> 20} MB of the device are gone"

@@ -15,7 +15,6 @@ from aitune.torch.backend import (
     TensorRTBackendConfig,
     TorchEagerBackend,
     TorchEagerBackendConfig,
-    TorchInductorAotBackend,
     TorchInductorJitBackend,
     TorchInductorJitBackendConfig,
 )
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.gpu
 CANDIDATES = {
     "graphs": TorchEagerBackend(TorchEagerBackendConfig(use_cuda_graphs=True)),
     "inductor": TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="reduce-overhead")),
-    "aot": TorchInductorAotBackend(),
     "tensorrt": TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True)),
 }
 WIDTH = 8192
