@@ -19,6 +19,7 @@ RUNTIME = "libstdc++.so.6"
 
 _SOURCE = "#include <string>\nstd::string made(int count) { return std::string(count, 'x'); }\n"
 _SECONDS = 60.0
+_HEAD_BYTES = 64 << 20  # what a library asks for stands before its weights
 
 
 @functools.cache
@@ -46,7 +47,12 @@ def has_runtime_of_its_own(package: Path) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     with zipfile.ZipFile(package) as archive:
-        return any(_lacks_runtime(archive.read(name)) for name in archive.namelist() if name.endswith(".so"))
+        for name in archive.namelist():
+            if name.endswith(".so"):
+                with archive.open(name) as library:
+                    if _lacks_runtime(library.read(_HEAD_BYTES)):
+                        return True
+    return False
 
 
 def _lacks_runtime(library: bytes) -> bool:
