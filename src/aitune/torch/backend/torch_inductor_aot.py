@@ -124,9 +124,8 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         with read_once():  # the library, as large as the weights, beside the weights themselves
             # Single-threaded under graphs: what it records otherwise, to know when a call is done, could not be asked
             # about any more once a capture has recorded it.
-            package_path, options = str(package), {"run_single_threaded": graphs, "device_index": index}
-            loader = torch._inductor.aoti_load_package(package_path, **options).loader
-        run: Run = loader.boxed_run
+            loaded = torch._inductor.aoti_load_package(str(package), run_single_threaded=graphs, device_index=index)
+        run: Run = loaded.loader.boxed_run
         return _one_at_a_time(run) if graphs else run  # else it takes calls of several threads in turn by itself
 
     def _engine(self, run: Run, job: Job, artifact: Artifact, folder: Path) -> Engine:
