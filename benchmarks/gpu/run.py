@@ -90,7 +90,8 @@ class Run:
         """Make the rows of the second start of a program, once all of its first starts are done."""
         wanted = [one for one in second_start.WAYS if one.model in models and not self._has(one.model, one.subject)]
         if wanted and self._left() > _WORTH_STARTING:
-            for row in second_start.measured(wanted, self._folder, self._end):
+            store = Path(os.environ.get(second_start.STORE, self._folder))
+            for row in second_start.measured(wanted, store, self._end):
                 self._keep([row])
                 print(
                     f"{row['model']} {row['subject']}: {row.get('more_seconds')} {row.get('failure', '')}", flush=True

@@ -19,8 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["GOAL_SECONDS", "WAYS", "Way", "measured"]
+__all__ = ["GOAL_SECONDS", "STORE", "WAYS", "Way", "measured"]
 
+STORE = "AITUNE_GPU_BENCHMARK_STORE"
+"""Names a folder for the stores: one that is kept needs no first start again."""
 GOAL_SECONDS = 2.0
 ROUNDS = 3
 EAGER = "eager"
