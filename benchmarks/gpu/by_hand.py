@@ -40,6 +40,7 @@ def _as_graph(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Cal
         graph.replay()
         return output
 
+    replay.captured = call  # type: ignore[attr-defined]  # the graph runs kernels that go with what was captured
     return replay
 
 

@@ -9,9 +9,10 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aitune.torch.check import Effort, judge, make_reference, prepare
-from aitune.torch.check.precision import higher_precision, own_precision, raise_module, raised_sample
+from aitune.torch.check.precision import higher_precision, own_precision, raise_module, raised_copy, raised_sample
 from aitune.torch.graph.sample import Sample
 
 COPIES: list[weakref.ref] = []
@@ -172,3 +173,50 @@ def test_precisions() -> None:
     assert [part.dtype for part in module.parts] == [torch.float64] * 2
     raised = raised_sample(Sample((torch.ones(1, dtype=torch.float64), torch.float16)), torch.float32)
     assert (raised.args[0].dtype, raised.args[1]) == (torch.float64, torch.float32)
+
+
+class Made(TorchDispatchMode):
+    """Notes the dtype and size of every tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[tuple[torch.dtype, int]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not function.is_view:
+            self.tensors.append((result.dtype, result.numel()))
+        return result
+
+
+class Kept(nn.Module):
+    """Every kind of tensor that a module may hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.second.weight = self.first.weight
+        self.first.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.ones(8, dtype=torch.complex64))
+        self.register_buffer("index", torch.arange(8))
+        self.plain = [torch.linspace(0, 1, 8)]
+        self.marked = nn.Parameter(torch.ones(8))
+        self.marked.note = "what torch copies in its own way"
+
+
+def test_a_copy_in_higher_precision_takes_its_own_memory_and_no_more() -> None:
+    module = Kept()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with Made() as made:
+        raised = raised_copy(module, torch.float64)
+    assert (torch.float32, 64) not in made.tensors, "no copy in the module's own precision comes in between"
+    assert made.tensors.count((torch.float64, 64)) == 1
+    kinds = {name: value.dtype for name, value in raised.state_dict().items()}
+    assert {kind for name, kind in kinds.items() if name not in ("scale", "index")} == {torch.float64}
+    assert (kinds["scale"], kinds["index"]) == (torch.complex128, torch.int64)
+    assert raised.plain[0].dtype is torch.float64
+    assert raised.second.weight is raised.first.weight
+    assert [p.requires_grad for p in raised.parameters()] == [p.requires_grad for p in module.parameters()]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(value.dtype is before[name].dtype for name, value in module.state_dict().items())
+    assert not {id(value) for value in raised.state_dict().values()} & {id(one) for one in module.parameters()}

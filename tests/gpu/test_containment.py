@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("isolated")]
 
 GRAPHS = TorchEagerBackend(TorchEagerBackendConfig(use_cuda_graphs=True))
 LOST = 64 << 20
-"""What a captured graph of a small module, and the libraries' own scratch memory, may take."""
+"""What the libraries' own scratch memory may take."""
 
 
 @pytest.fixture
@@ -91,14 +91,14 @@ def deep():
     return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(24)]).eval().cuda()
 
 
-def taken_once_warm():
-    """What is taken after a tune like the one to come: kernels are loaded, and libraries have their scratch memory."""
+def taken_with_an_engine():
+    """What is taken after a tune like the one to come: kernels are loaded, and the chosen engine has its memory."""
     module = deep()
     tuned(module, GRAPHS)
     module(torch.randn(2, 64, device="cuda"))
+    found = taken()
     ait.handle(module).untune()
-    del module
-    return taken()
+    return found
 
 
 def tuned(module, *backends, **options):
@@ -111,7 +111,7 @@ def tuned(module, *backends, **options):
 
 @torch.no_grad()
 def test_crashes_hangs_and_faults_cost_a_line_each_and_no_memory():
-    before = taken_once_warm()
+    before = taken_with_an_engine()
     module = deep()
     x = torch.randn(2, 64, device="cuda")
     wanted = module(x)
@@ -133,7 +133,7 @@ def test_crashes_hangs_and_faults_cost_a_line_each_and_no_memory():
 
 @torch.no_grad()
 def test_ahead_of_time_inductor_is_contained():
-    before = taken_once_warm()
+    before = taken_with_an_engine()
     module = deep()
     x = torch.randn(2, 64, device="cuda")
     wanted = module(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from aitune.torch.check.walk import walk
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.tree import flatten
 
-__all__ = ["higher_precision", "own_precision", "raise_module", "raised_sample", "size_when_raised"]
+__all__ = ["higher_precision", "own_precision", "raise_module", "raised_copy", "raised_sample", "size_when_raised"]
 
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _COMPLEX = {real: kind for kind, real in _REAL.items()}
@@ -37,6 +38,36 @@ def size_when_raised(module: torch.nn.Module, target: torch.dtype) -> int:
     """Return the bytes of a module's tensors after conversion."""
     tensors = [node.value for node in walk(module) if isinstance(node.value, torch.Tensor)]
     return sum(tensor.numel() * _raised(tensor.dtype, target).itemsize for tensor in tensors)
+
+
+def raised_copy(module: torch.nn.Module, target: torch.dtype) -> torch.nn.Module:
+    """Return a deep copy with its floating and complex tensors converted, without a copy of them in between.
+
+    Args:
+        module: The module; it and its tensors stay as they are.
+        target: What to convert to.
+
+    Raises:
+        Exception: What copying the module raises.
+    """
+    made: dict[int, Any] = {}
+    for node in walk(module):
+        tensor = node.value
+        if type(tensor) in _PLAIN and not tensor.__dict__ and _raised(tensor.dtype, target) is not tensor.dtype:
+            made[id(tensor)] = _converted(tensor, _raised(tensor.dtype, target))
+    raised = copy.deepcopy(module, made)
+    raise_module(raised, target)  # what has a type or attributes of its own was copied as it is
+    return raised
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    values = tensor.detach().to(dtype)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(values, requires_grad=tensor.requires_grad)
+    return values.requires_grad_(tensor.requires_grad)
 
 
 def raise_module(module: torch.nn.Module, target: torch.dtype) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import math
 import time
@@ -22,6 +21,7 @@ from aitune.torch.check.precision import (
     higher_precision,
     own_precision,
     raise_module,
+    raised_copy,
     raised_sample,
     size_when_raised,
 )
@@ -124,8 +124,9 @@ def make_reference(
     if needed > free_bytes(device):
         return eager_reference(len(calls), f"a copy in {_name(target)} needs {needed >> 20} MiB, which are not free")
     try:
-        raised = module if in_place else copy.deepcopy(module)
-        raise_module(raised, target)
+        if in_place:
+            raise_module(module, target)
+        raised = module if in_place else raised_copy(module, target)
     except Exception as error:  # noqa: BLE001 - a user's class decides what copying does
         return eager_reference(len(calls), f"the module cannot be copied to {_name(target)}: {_sentence(error)}")
     try:
