@@ -125,11 +125,17 @@ def _short(text: str, length: int) -> str:
 
 
 def _choices(chosen: Sequence[Row]) -> list[str]:
-    """Return the choices of the strategies beside what a user could have written by hand."""
+    """Return the choices of the strategies, beside lines written by hand or beside their own trials."""
+    raced = [row for row in chosen if _best_line(row) is not None]
+    others = [row for row in chosen if _best_line(row) is None]
+    return [*_raced(raced), *_unraced(others)]
+
+
+def _raced(chosen: Sequence[Row]) -> list[str]:
     if not chosen:
         return []
     lines = [
-        "## What the strategies chose",
+        "## What the strategies chose, beside lines written by hand",
         "",
         "All default candidates in one process, and in the same process the lines that a user could have written by",
         "hand: calls of torch, TensorRT and Torch-TensorRT, nothing of aitune. Speedups are over eager; *ahead* races",
@@ -140,13 +146,7 @@ def _choices(chosen: Sequence[Row]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in chosen:
-        best = _best_line(row)
-        if "speedup" not in row or best is None:
-            what = _short(row.get("failure", "no line by hand works"), 120)
-            lines.append(
-                _table([row["model"], row["subject"], what, "", "", "", "", "", f"{row.get('seconds', 0):.0f}"])
-            )
-            continue
+        best = str(_best_line(row))
         ratio = row["ahead"][best]
         cells = [
             row["model"],
@@ -161,17 +161,43 @@ def _choices(chosen: Sequence[Row]) -> list[str]:
         ]
         lines.append(_table(cells))
     lines += ["", *[_means(strategy, chosen) for strategy in STRATEGIES], ""]
-    refused = {
-        (row["model"], name, line["failure"])
-        for row in chosen
-        for name, line in row.get("lines", {}).items()
-        if "failure" in line
-    }
+    failures = [(row["model"], name, line) for row in chosen for name, line in row["lines"].items()]
+    refused = {(model, name, line["failure"]) for model, name, line in failures if "failure" in line}
     if refused:
         lines += ["Lines by hand that do not work:", ""]
         lines += [f"- {model}, {name}: {_short(failure, 160)}" for model, name, failure in sorted(refused)]
         lines.append("")
     return lines
+
+
+def _unraced(chosen: Sequence[Row]) -> list[str]:
+    if not chosen:
+        return []
+    lines = [
+        "## What the strategies chose, beside their own trials",
+        "",
+        "All default candidates in one process, not raced against lines written by hand. Other models were built at",
+        "the same time, so that eager, which waits for the host, is slower than alone: latencies tell more here.",
+        "",
+        "| model | strategy | chosen | its ms | quickest trial | its ms | tune s | measured |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in chosen:
+        accepted = [trial for trial in row["trials"] if trial["verdict"] == "accepted"]
+        taken = next((trial for trial in accepted if trial["backend"] == row["chosen"]), None)
+        top = min(accepted, key=lambda trial: float(trial["latency_ms"]), default=None)
+        cells = [
+            row["model"],
+            row["subject"],
+            f"`{row['chosen']}`" if row["chosen"] else _short(row.get("failure", ""), 80),
+            f"{taken['latency_ms']:.3f}" if taken else "",
+            f"`{top['backend']}`" if top else "",
+            f"{top['latency_ms']:.3f}" if top else "",
+            f"{row.get('seconds') or 0:.0f}",
+            row["date"][:16].replace("T", " "),
+        ]
+        lines.append(_table(cells))
+    return [*lines, ""]
 
 
 def _best_line(row: Row) -> str | None:
@@ -181,7 +207,7 @@ def _best_line(row: Row) -> str | None:
 
 
 def _means(strategy: str, chosen: Sequence[Row]) -> str:
-    rows = [row for row in chosen if row["subject"] == strategy and "speedup" in row and _best_line(row)]
+    rows = [row for row in chosen if row["subject"] == strategy]
     if not rows:
         return f"{strategy}: not measured."
     mine = geometric([row["speedup"] for row in rows])
@@ -223,6 +249,9 @@ def _second_starts(rows: Sequence[Row]) -> list[str]:
 def _tests(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
-    lines = ["## Tests", "", "| part | outcome |", "|---|---|"]
-    lines += [_table([row["subject"], _short(row["outcome"] or f"ended with {row['rc']}", 120)]) for row in rows]
+    lines = ["## Tests", "", "| part | outcome | run |", "|---|---|---|"]
+    for row in rows:
+        outcome = row["outcome"] or f"ended with {row['rc']}"
+        note = f": {row['note']}" if "note" in row else ""
+        lines.append(_table([row["subject"], _short(outcome + note, 300), row.get("date", "")[:16].replace("T", " ")]))
     return lines

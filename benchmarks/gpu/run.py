@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Run:
                 for one in [one for one, process in running.items() if process.poll() is not None]:
                     text = (logs / f"{_plain(one)}.log").read_text(errors="replace")
                     row = {"model": TESTS, "subject": one, **outcome(running.pop(one), text)}
-                    self._keep([{**row, "seconds": time.time() - started}])
+                    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+                    self._keep([{**row, "seconds": time.time() - started, "date": date}])
                     print(f"{one}: {row['outcome']} after {time.time() - started:.0f} s", flush=True)
                 time.sleep(0.2)
             self._kill(running)
