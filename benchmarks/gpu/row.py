@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import faulthandler
 import importlib.metadata
 import json
 import os
@@ -35,7 +34,6 @@ LEFT_OUT = "AITUNE_GPU_BENCHMARK_WITHOUT"
 _RIGHT = 3e-2
 _RACE = ProfilingConfig(max_seconds=8.0, max_blocks=80)
 _BEHIND = -0.02
-_STUCK_SECONDS = 120
 _KNOWN = "not tried: TensorRT for RTX lacks kernels for it on this device, as the rows of single backends say"
 Row = dict[str, Any]
 
@@ -43,7 +41,6 @@ Row = dict[str, Any]
 def main() -> None:
     model, subject, folder = sys.argv[1:]
     work, place = Work(model, subject), Path(folder)
-    faulthandler.dump_traceback_later(_STUCK_SECONDS, repeat=True)
     # Each row has a process of its own already, and is measured anew.
     ait.config.isolation = "none"
     ait.config.reuse_store = False
