@@ -61,6 +61,7 @@ def disable_jit_tuning() -> None:
             handle.untune()
     forest.clear()
     session.released = False
+    session.close()
     if was_on:
         history.add("Just-in-time tuning disabled")
 
@@ -126,6 +127,7 @@ def _take_back() -> None:
 def _at_first_use() -> None:
     """Ask to be told of the process's end, and of forks."""
     atexit.register(_summary.show)
+    atexit.register(session.close)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_stand_down)
 
@@ -133,6 +135,7 @@ def _at_first_use() -> None:
 def _stand_down() -> None:
     """In a forked child: threads of engines, and whoever holds a lock, stayed in the parent. Run the originals."""
     _summary.wanted = False
+    session.forget()
     torch.nn.Module._compiled_call_impl = None
     for node in forest.all():
         module = node.module

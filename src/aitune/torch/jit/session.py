@@ -79,6 +79,14 @@ class Session:
         self.interception = Interception(self.on_call)
         self._tuner = Tuner(history, self.interception, summary)
 
+    def close(self) -> None:
+        """End the workers; tunes that come later start others."""
+        self._tuner.crew.close()
+
+    def forget(self) -> None:
+        """In a forked process: have nothing to do with the workers of the parent."""
+        self._tuner.crew.forget()
+
     def on_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of a module; what the module raises passes unchanged."""
         here = self._here

@@ -19,6 +19,7 @@ from aitune.torch.jit.policy import Decision, after_tune
 from aitune.torch.jit.serve import serve
 from aitune.torch.jit.strategy import candidates, default_strategy
 from aitune.torch.jit.summary import Summary
+from aitune.torch.jit.crew import Crew
 from aitune.torch.jit.wrapped import handle_of_ours
 from aitune.torch.module.handle import try_tuning_alone
 from aitune.torch.module.plan import Plan
@@ -39,12 +40,16 @@ class Tuner:
         history: Takes the steps.
         interception: Stands still while a module is tuned.
         summary: Takes how calls are counted.
+
+    Attributes:
+        crew: Has the workers that builds run in.
     """
 
     def __init__(self, history: History, interception: Interception, summary: Summary) -> None:
         self._history = history
         self._summary = summary
         self._interception = interception
+        self.crew = Crew()
 
     def tune(self, node: PatchedModule) -> Decision | None:
         """Tune a module on its recorded calls, and install what was found.
@@ -99,7 +104,9 @@ class Tuner:
         folders = BuildFolders(jit_config.cache_dir)
         try:
             handle = handle_of_ours(module)
-            result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None), keep=True)
+            with self.crew.executor() as executor:
+                options = TuneOptions(folders=folders, executor=executor)
+                result = handle.tune_with(options, recording, Plan.checked(strategy, None), keep=True)
         finally:
             folders.tidy()
         took = f"{time.perf_counter() - start:.2f}s"
@@ -108,8 +115,10 @@ class Tuner:
             node.decide(JITState.TUNED, backend=_backends(result))
             self._summary.serves(serve(node, module, recording, self.widen, self._history))
             self._history.add(f"Tuning {node.title} took {took}")
+            self._tell_recalled(node, result)
             return _Outcome(True)
         self._history.add(f"Tuning {node.title} failed after {took}: {_why(result)}")
+        self._tell_recalled(node, result)
         if handle.serves:
             serve(node, module, recording, self.widen, self._history)
         else:
@@ -117,6 +126,10 @@ class Tuner:
         reasons = [f"{trial.backend}: {trial.reason}" for trial in trials if trial.reason]
         notes = [note for graph in result.graphs for note in graph.notes]
         return _Outcome(False, result.failure_text, tuple(trial.verdict for trial in trials), (*notes, *reasons))
+
+    def _tell_recalled(self, node: PatchedModule, result: ModuleResult) -> None:
+        if result.graphs and all(graph.recalled for graph in result.graphs):
+            self._history.add(f"{node.title} is as an earlier run chose; no backend was tried")
 
 
 @dataclass(frozen=True)
