@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import aitune.torch as ait
-from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend, TorchEagerBackend
+from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend
 from aitune.torch.trial import Verdict
 
 pytest.importorskip("onnxruntime")
@@ -108,16 +108,6 @@ def test_the_original_stays_chosen_without_another_try(monkeypatch):
     assert graph_of(second).recalled
     assert graph_of(second).chosen == "original"
     assert graph_of(second).trials[0].verdict is Verdict.slower
-
-
-def test_the_original_is_tried_against_once_more_where_it_was_not_decided():
-    too_few = ait.ProfilingConfig(block_calls=1, min_blocks=2, max_blocks=2, confidence=0.999)
-    strategy = ait.FirstWinsStrategy(backends=[TorchEagerBackend()], profiling_config=too_few)
-    for _ in range(2):
-        _, result = tune(model(), strategy.enable_find_max_batch_size(False))
-        assert graph_of(result).trials[0].verdict is Verdict.undecided
-        assert graph_of(result).chosen == "original"
-        assert not graph_of(result).recalled
 
 
 SCRIPT = textwrap.dedent(
