@@ -17,6 +17,7 @@ import torch
 import aitune.torch as ait
 from aitune.testing import FunctionBackend, FunctionBackendConfig
 from aitune.testing.modules import Branching
+from aitune.torch.jit.patched_module import forest
 from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning
 
 SLOT = "_compiled_call_impl"
@@ -91,7 +92,7 @@ def test_a_module_in_training_is_not_tuned_between_its_steps_and_is_when_they_ar
         net.train()(torch.ones(2, 4)).sum().backward()
         net.eval()
         call(net)
-    assert seen()[0] == ("Net", 0, "recording")
+    assert seen()[0] == ("Net", 0, "init")
     for _ in range(9):
         call(net)
     assert seen()[0] == ("Net", 0, "tuned")
@@ -371,3 +372,44 @@ def test_a_tune_in_the_middle_of_a_tune_does_not_happen(jit, net):
     with pytest.raises(ValueError, match="not wrapped"):
         ait.handle(net)
     disable_jit_tuning()
+
+
+def test_an_interrupt_during_a_tune_is_the_programs_and_the_module_stays_as_it_is(jit, always, net, seen):
+    builds = []
+
+    def interrupted(job):
+        builds.append(job)
+        raise KeyboardInterrupt
+
+    jit.strategy = always(FunctionBackend(interrupted, FunctionBackendConfig(label="interrupted")))
+    expected = net._call_impl(torch.ones(2, 4))
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt):
+            call(net)
+        assert seen()[0] == ("Net", 0, "eager")
+        assert ait.PatchedModule.hierarchy()[0].reason == "its tune was interrupted"
+        assert all(state != "recording" for _, _, state in seen())
+        torch.testing.assert_close(net(torch.ones(2, 4)), expected)
+    assert len(builds) == 1
+
+
+def test_a_module_that_aitune_fails_at_is_left_alone_and_that_is_said_once(jit, steps):
+    class NoHash(torch.nn.Linear):
+        __hash__ = None
+
+    jit.raise_failures = False
+    module = NoHash(4, 4).eval()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(module(torch.ones(2, 4)), module.forward(torch.ones(2, 4)))
+    assert sum("Stepped aside" in step for step in steps()) == 1
+    assert module.__dict__["_compiled_call_impl"] is None
+
+
+def test_calls_between_steps_of_training_are_not_recorded(jit, net):
+    for _ in range(3):
+        net.train()(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            net.eval()(torch.ones(2, 4))
+    assert forest.find(net).recording is None
+    assert forest.find(net.head) is None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from aitune.torch.jit.config import JITConfig, JITMode
 from aitune.torch.trial import Verdict
 
-__all__ = ["Action", "Decision", "Rules", "Seen", "after_tune", "decide"]
+__all__ = ["CALM", "Action", "Decision", "Rules", "Seen", "after_tune", "decide"]
 
 _PATIENCE = 8
 """Times ``min_samples`` that a module may be called before it is given up for want of a batch axis."""
 
-_CALM = 10
+CALM = 10
 """Calls without gradients in a row after which a module that was trained counts as trained: tuning one whose weights
 change again at once is for nothing."""
 
@@ -132,7 +132,7 @@ def _wait(seen: Seen, rules: Rules) -> Decision | None:
         return Decision(Action.WAIT, f"{seen.samples} of {rules.min_samples} samples")
     if rules.mode is JITMode.TUNE_DEFERRED and not rules.released:
         return Decision(Action.WAIT, "deferred() was not called yet")
-    if seen.calm is not None and seen.calm < _CALM:
+    if seen.calm is not None and seen.calm < CALM:
         return Decision(Action.WAIT, f"it was trained {seen.calm} calls ago")
     if rules.batch_axis_required and not seen.batch_axis:
         if seen.samples < _PATIENCE * rules.min_samples:
