@@ -39,3 +39,11 @@ def test_a_module_that_was_tuned_before_is_as_it_was_then(jit, net, always, step
     assert sum(AGAIN in step for step in steps()) == 1
     assert (ait.handle(another).stats.engine_calls == {"ONNXRuntimeBackend()": 1}) is faster
     assert not any("New child" in step and "Linear" in step for step in steps()[-3:])
+
+
+def test_a_folder_of_its_own_has_what_is_kept(jit, net, always, cache_dir, tmp_path):
+    jit.strategy, jit.cache_dir = always(ONNXRuntimeBackend()), tmp_path
+    with torch.no_grad():
+        net(torch.ones(2, 4))
+    assert list((tmp_path / "store").rglob("*.onnx"))
+    assert not (cache_dir / "store").exists()

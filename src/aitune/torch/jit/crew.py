@@ -58,7 +58,10 @@ class Crew:
                     self._clock.start()
 
     def close(self) -> None:
-        """End every worker, unless a tune has them: then they end some time after it. May be called any number of times."""
+        """End every worker, unless a tune has them: then they end some time after it.
+
+        May be called any number of times.
+        """
         with self._lock:
             if not self._lent:
                 self._stop_clock()

@@ -59,9 +59,7 @@ def disable_jit_tuning() -> None:
         handle = find_handle(module) if module is not None else None
         if node.state is JITState.TUNED and handle is not None:
             handle.untune()
-    forest.clear()
-    session.released = False
-    session.close()
+    session.restart()
     if was_on:
         history.add("Just-in-time tuning disabled")
 

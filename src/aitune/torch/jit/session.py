@@ -84,6 +84,13 @@ class Session:
         """End the workers; tunes that come later start others."""
         self._tuner.crew.close()
 
+    def restart(self) -> None:
+        """Forget what was seen."""
+        self.forest.clear()
+        self._tuner.waste.clear()
+        self.released = False
+        self.close()
+
     def forget(self) -> None:
         """In a forked process: have nothing to do with the workers of the parent."""
         self._tuner.crew.forget()
@@ -275,6 +282,7 @@ class Session:
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
             calm=node.calm,
+            wasted=self._tuner.waste.of(node.path),
             batch_axis=axis,
             device=str(module_device(module)) if due and module is not None else "cpu",
             obstacle=hinders,
