@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import os
 import pickle
+import signal
 import threading
 import traceback
 import weakref
@@ -17,8 +19,8 @@ import torch
 import aitune.torch as ait
 from aitune.testing import FunctionBackend, FunctionBackendConfig
 from aitune.testing.modules import Branching
-from aitune.torch.jit.patched_module import forest
-from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning
+from aitune.torch.jit.patched_module import forest, history
+from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning, prepare_for_jit_tuning, session
 
 SLOT = "_compiled_call_impl"
 
@@ -295,6 +297,49 @@ def test_a_forked_child_runs_the_originals(jit, net):
     assert ait.handle(net).serves
 
 
+def test_a_forked_child_may_turn_it_on_again_whatever_other_threads_of_the_parent_held(jit, net, seen):
+    call(net)
+    locks = (session.interception._lock, forest._lock, history._lock, session._placing)
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # nothing of the test run may go on here
+        signal.alarm(60)
+        state = [not ait.PatchedModule.hierarchy()]
+        enable_jit_tuning()
+        fresh = copy.deepcopy(net)
+        call(fresh)
+        state += [ait.handle(fresh).serves, seen()[0] == ("Net", 0, "tuned")]
+        os.write(writer, b"good" if all(state) else repr(state).encode())
+        os._exit(0)
+    over.set()
+    holder.join()
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"good"
+
+
+def test_modules_that_are_seen_one_by_one_run_the_originals_in_a_forked_child(settings, net):
+    with prepare_for_jit_tuning():
+        module = Branching().eval()
+    child = os.fork()
+    if child == 0:  # nothing of the test run may go on here
+        os._exit(0 if SLOT not in module.__dict__ else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert SLOT in module.__dict__
+
+
 def test_data_parallel_modules_are_looked_through(jit, net, seen, tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -382,14 +427,13 @@ def test_an_interrupt_during_a_tune_is_the_programs_and_the_module_stays_as_it_i
         raise KeyboardInterrupt
 
     jit.strategy = always(FunctionBackend(interrupted, FunctionBackendConfig(label="interrupted")))
-    expected = net._call_impl(torch.ones(2, 4))
     with torch.no_grad():
         with pytest.raises(KeyboardInterrupt):
             call(net)
         assert seen()[0] == ("Net", 0, "eager")
         assert ait.PatchedModule.hierarchy()[0].reason == "its tune was interrupted"
         assert all(state != "recording" for _, _, state in seen())
-        torch.testing.assert_close(net(torch.ones(2, 4)), expected)
+        torch.testing.assert_close(net(torch.ones(2, 4)), net.forward(torch.ones(2, 4)))
     assert len(builds) == 1
 
 

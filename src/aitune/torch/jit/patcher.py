@@ -133,9 +133,8 @@ def _at_first_use() -> None:
 def _stand_down() -> None:
     """In a forked child: threads of engines, and whoever holds a lock, stayed in the parent. Run the originals."""
     _summary.wanted = False
+    tuned = [node.module for node in forest.seen() if node.state is JITState.TUNED]
     session.forget()
-    torch.nn.Module._compiled_call_impl = None
-    for node in forest.all():
-        module = node.module
-        if node.state is JITState.TUNED and module is not None and hasattr(current(module), "dispatcher"):
+    for module in tuned:
+        if module is not None and hasattr(current(module), "dispatcher"):
             Slot(module, None).remove()

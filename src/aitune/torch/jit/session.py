@@ -92,8 +92,12 @@ class Session:
         self.close()
 
     def forget(self) -> None:
-        """In a forked process: have nothing to do with the workers of the parent."""
-        self._tuner.crew.forget()
+        """In a forked process, whose other threads stayed in the parent: begin anew, with no calls seen."""
+        self._here, self._placing = _Here(), threading.RLock()
+        self.released = False
+        for part in (self.interception, self.forest, self.history, self._tuner.crew):
+            part.forget()
+        self._tuner.waste.clear()
 
     def on_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of a module; what the module raises passes unchanged."""
