@@ -44,6 +44,8 @@ TABLE = [
     ({"wasted": 2, "samples": 20}, {}, Action.TUNE, ""),
     ({"wasted": 3, "samples": 79}, {}, Action.WAIT, "soon after"),
     ({"wasted": 3, "samples": 80}, {}, Action.TUNE, ""),
+    ({"wasted": 99, "samples": 1279}, {}, Action.WAIT, "soon after"),
+    ({"wasted": 99, "samples": 1280}, {}, Action.TUNE, ""),
     ({"obstacle": "hooks"}, {}, Action.DESCEND, "hooks"),
     ({"obstacle": "hooks", "samples": 0}, {}, Action.WAIT, "samples"),
     ({"device": "cpu"}, {"device": "cuda"}, Action.LEAVE, "jit_config.device is cuda"),

@@ -17,9 +17,8 @@ CALM = 10
 """Calls without gradients in a row after which a module that was trained counts as trained: tuning one whose weights
 change again at once is for nothing."""
 
-_LONGER = 20
-"""Calls that a module must have had once two of its class went soon after they were tuned; four times as many after
-each further one."""
+_LONGER = (20, 80, 320, 1280)
+"""Calls that a module must have had once two, three, four, and more of its class went soon after they were tuned."""
 
 _NO_GAIN = frozenset({Verdict.slower, Verdict.undecided})
 
@@ -155,7 +154,7 @@ def _too_early(seen: Seen, rules: Rules) -> str:
         return "deferred() was not called yet"
     if seen.calm is not None and seen.calm < CALM:
         return f"it was trained {seen.calm} calls ago"
-    if seen.wasted > 1 and seen.samples < _LONGER * 4 ** (seen.wasted - 2):
+    if seen.wasted > 1 and seen.samples < _LONGER[min(seen.wasted, len(_LONGER) + 1) - 2]:
         return f"{seen.wasted} of its class went soon after they were tuned"
     return ""
 

@@ -305,6 +305,7 @@ class Session:
     def _apply(self, node: PatchedModule, decision: Decision) -> None:
         action, module = decision.action, node.module
         if action is Action.WAIT or module is None:
+            self._summary.refused(node, decision.reason)
             return
         if action is Action.DONE:
             self._summary.decided(node)

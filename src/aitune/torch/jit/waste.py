@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 
@@ -13,6 +14,9 @@ __all__ = ["Waste"]
 
 _PAYS = 100
 """Calls of a tuned module below which its tune, which took seconds, cannot have paid."""
+
+_SOON = 300.0
+"""Seconds after which a module that goes did not go soon, however often it was called."""
 
 
 class Waste:
@@ -40,9 +44,9 @@ class Waste:
             path: Its class.
             read: Tells how often it was called since; without it the tune found nothing, and never pays.
         """
-        weakref.finalize(module, _went, self._counts, path, read).atexit = False
+        weakref.finalize(module, _went, self._counts, path, read, time.monotonic()).atexit = False
 
 
-def _went(counts: dict[str, int], path: str, read: Callable[[], Stats]) -> None:
-    if read().calls < _PAYS:
+def _went(counts: dict[str, int], path: str, read: Callable[[], Stats], tuned_at: float) -> None:
+    if read().calls < _PAYS and time.monotonic() - tuned_at < _SOON:
         counts[path] = counts.get(path, 0) + 1
