@@ -26,6 +26,9 @@ class Crew:
 
     Args:
         idle_seconds: How long workers wait for another tune.
+
+    Attributes:
+        folders: Where the builds of the tune that has the executor put their files; None where none had it lately.
     """
 
     def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
@@ -38,6 +41,7 @@ class Crew:
         self._lent = False
         self._opened = contextlib.ExitStack()
         self._executor: Executor | None = None
+        self.folders: BuildFolders | None = None
         self._surroundings: Any = None
         self._clock: threading.Timer | None = None
 
@@ -52,7 +56,7 @@ class Crew:
         finally:
             with self._lock:
                 self._lent = False
-                if self._executor is not None:
+                if self.folders is not None:
                     self._clock = threading.Timer(self._idle_seconds, self.close)
                     self._clock.name, self._clock.daemon = "aitune-crew", True  # it must not delay an exit
                     self._clock.start()
@@ -74,15 +78,14 @@ class Crew:
         )  # fmt: skip
         if surroundings != self._surroundings:
             self._end()
-            if config.isolation != "none":
-                folders = BuildFolders(jit_config.cache_dir)
-                self._opened.callback(folders.tidy)
-                self._executor = self._opened.enter_context(open_executor(folders))
+            self.folders = BuildFolders(jit_config.cache_dir)
+            self._opened.callback(self.folders.tidy)
+            self._executor = self._opened.enter_context(open_executor(self.folders))
             self._surroundings = surroundings
         return self._executor
 
     def _end(self) -> None:
-        self._executor = self._surroundings = None
+        self._executor = self.folders = self._surroundings = None
         self._opened.close()
 
     def _stop_clock(self) -> None:

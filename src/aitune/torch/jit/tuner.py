@@ -30,7 +30,6 @@ from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device
 from aitune.torch.report import ModuleResult
 from aitune.torch.store import Store
-from aitune.torch.worker import BuildFolders
 
 __all__ = ["Tuner"]
 
@@ -107,14 +106,10 @@ class Tuner:
         strategy = jit_config.strategy or default_strategy(device)
         _log.info("Tuning %s with %s", node.title, candidates(strategy, device))
         start = time.perf_counter()
-        folders = BuildFolders(jit_config.cache_dir)
-        try:
-            handle = handle_of_ours(module)
-            with self.crew.executor() as executor:
-                options = TuneOptions(folders=folders, executor=executor, store=_store())
-                result = handle.tune_with(options, recording, Plan.checked(strategy, None), keep=True)
-        finally:
-            folders.tidy()
+        handle = handle_of_ours(module)
+        with self.crew.executor() as executor:
+            options = TuneOptions(folders=self.crew.folders, executor=executor, store=_store())
+            result = handle.tune_with(options, recording, Plan.checked(strategy, None), keep=True)
         took = f"{time.perf_counter() - start:.2f}s"
         trials = [trial for graph in result.graphs for trial in graph.trials]
         if result.error is None and any(graph.chosen_trial is not None for graph in result.graphs):
