@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -275,3 +276,16 @@ def test_what_ait_module_wrapped_is_left_to_it(jit, net, seen):
     assert ait.handle(net.blocks[0]).state is ait.ModuleState.INIT
     call(wrapped)
     assert ait.handle(net.blocks[0]).state is ait.ModuleState.INIT
+
+
+def test_copies_that_go_at_once_are_not_tuned_one_after_another(jit, net, steps):
+    for _ in range(5):
+        shadow = copy.deepcopy(net)
+        for _ in range(3):
+            call(shadow, 2, 4)
+        del shadow
+        gc.collect()
+    assert sum(step.startswith("Tuning Net") for step in steps()) == 2
+    for _ in range(20):
+        call(net, 2, 4)
+    assert ait.handle(net).serves

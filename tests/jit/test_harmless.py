@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
 import os
 import pickle
+import signal
 import threading
 import traceback
 import weakref
@@ -17,7 +19,8 @@ import torch
 import aitune.torch as ait
 from aitune.testing import FunctionBackend, FunctionBackendConfig
 from aitune.testing.modules import Branching
-from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning
+from aitune.torch.jit.patched_module import forest, history
+from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning, prepare_for_jit_tuning, session
 
 SLOT = "_compiled_call_impl"
 
@@ -91,7 +94,7 @@ def test_a_module_in_training_is_not_tuned_between_its_steps_and_is_when_they_ar
         net.train()(torch.ones(2, 4)).sum().backward()
         net.eval()
         call(net)
-    assert seen()[0] == ("Net", 0, "recording")
+    assert seen()[0] == ("Net", 0, "init")
     for _ in range(9):
         call(net)
     assert seen()[0] == ("Net", 0, "tuned")
@@ -294,6 +297,49 @@ def test_a_forked_child_runs_the_originals(jit, net):
     assert ait.handle(net).serves
 
 
+def test_a_forked_child_may_turn_it_on_again_whatever_other_threads_of_the_parent_held(jit, net, seen):
+    call(net)
+    locks = (session.interception._lock, forest._lock, history._lock, session._placing)
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:  # nothing of the test run may go on here
+        signal.alarm(60)
+        state = [not ait.PatchedModule.hierarchy()]
+        enable_jit_tuning()
+        fresh = copy.deepcopy(net)
+        call(fresh)
+        state += [ait.handle(fresh).serves, seen()[0] == ("Net", 0, "tuned")]
+        os.write(writer, b"good" if all(state) else repr(state).encode())
+        os._exit(0)
+    over.set()
+    holder.join()
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"good"
+
+
+def test_modules_that_are_seen_one_by_one_run_the_originals_in_a_forked_child(settings, net):
+    with prepare_for_jit_tuning():
+        module = Branching().eval()
+    child = os.fork()
+    if child == 0:  # nothing of the test run may go on here
+        os._exit(0 if SLOT not in module.__dict__ else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert SLOT in module.__dict__
+
+
 def test_data_parallel_modules_are_looked_through(jit, net, seen, tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
@@ -371,3 +417,43 @@ def test_a_tune_in_the_middle_of_a_tune_does_not_happen(jit, net):
     with pytest.raises(ValueError, match="not wrapped"):
         ait.handle(net)
     disable_jit_tuning()
+
+
+def test_an_interrupt_during_a_tune_is_the_programs_and_the_module_stays_as_it_is(jit, always, net, seen):
+    builds = []
+
+    def interrupted(job):
+        builds.append(job)
+        raise KeyboardInterrupt
+
+    jit.strategy = always(FunctionBackend(interrupted, FunctionBackendConfig(label="interrupted")))
+    with torch.no_grad():
+        with pytest.raises(KeyboardInterrupt):
+            call(net)
+        assert seen()[0] == ("Net", 0, "eager")
+        assert ait.PatchedModule.hierarchy()[0].reason == "its tune was interrupted"
+        assert all(state != "recording" for _, _, state in seen())
+        torch.testing.assert_close(net(torch.ones(2, 4)), net.forward(torch.ones(2, 4)))
+    assert len(builds) == 1
+
+
+def test_a_module_that_aitune_fails_at_is_left_alone_and_that_is_said_once(jit, steps):
+    class NoHash(torch.nn.Linear):
+        __hash__ = None
+
+    jit.raise_failures = False
+    module = NoHash(4, 4).eval()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(module(torch.ones(2, 4)), module.forward(torch.ones(2, 4)))
+    assert sum("Stepped aside" in step for step in steps()) == 1
+    assert module.__dict__["_compiled_call_impl"] is None
+
+
+def test_calls_between_steps_of_training_are_not_recorded(jit, net):
+    for _ in range(3):
+        net.train()(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            net.eval()(torch.ones(2, 4))
+    assert forest.find(net).recording is None
+    assert forest.find(net.head) is None

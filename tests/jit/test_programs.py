@@ -85,9 +85,10 @@ def compare(program, folder, record_property, **variables):
         program, folder, AUTOWRAPT_BOOTSTRAP="aitune_enable_jit_tuning", AITUNE_JIT_SUMMARY="1", **variables
     )
     same(tuned["outputs"], plain["outputs"])
-    summary = next((line for line in told.splitlines() if line.startswith("aitune: ")), "")
-    answered = re.search(r"engines answered (\d+) of (\d+) calls", summary)
-    share = int(answered[1]) / int(answered[2]) if answered else 0.0
+    summary = "; ".join(line for line in told.splitlines() if line.startswith("aitune: "))
+    answered = [map(int, found) for found in re.findall(r"engines answered (\d+) of (\d+) calls", summary)]
+    engines, calls = map(sum, zip(*answered, strict=True)) if answered else (0, 1)
+    share = engines / calls
     late = slice(len(plain["seconds"]) * 2 // 3, None)
     speedup = statistics.median(plain["seconds"][late]) / statistics.median(tuned["seconds"][late])
     line = f"{program}: ran, engine share {share:.0%}, {speedup:.2f}x a call; {summary}"

@@ -110,6 +110,15 @@ def test_where_it_cannot_start_the_program_runs_without_it(start, script, tmp_pa
     assert float(done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("inspect", "only inspected"), ("tune_deferred", "deferred() was not called yet")]
+)
+def test_the_summary_says_what_is_waited_for(start, script, mode, reason):
+    pytest.importorskip("autowrapt")
+    done = start(script(TINY), AITUNE_JIT_MODE=mode, **ZERO_CODE)
+    assert done.stderr == f"aitune: 1 module called by the program, 0 tuned; Tiny: {reason}\n"
+
+
 def test_the_summary_is_switched_off_by_a_setting(start, script):
     assert start("-m", "aitune", "run", script(TINY), AITUNE_JIT_SUMMARY="0").stderr == ""
 

@@ -22,6 +22,7 @@ from torch import nn
 from aitune.testing.modules import ConvNet, Mlp
 from aitune.torch.backend import ONNXRuntimeBackend, ONNXRuntimeBackendConfig, OpenVINOBackend
 from aitune.torch.check.check import Check
+from aitune.torch.jit.patcher import disable_jit_tuning, enable_jit_tuning
 from aitune.torch.store import NoKeyError, describe_subject, entry_key, tune_key
 from aitune.torch.store.subject import canonical_digest, module_digests
 from aitune.torch.tune_strategy import FirstWinsStrategy, MaxThroughputStrategy
@@ -389,6 +390,16 @@ def test_a_key_does_not_change_by_compiling_or_calling_the_module(module, key_of
     module(torch.randn(3, 8))
     assert key_of(module).text == before
     assert key_of(copy.deepcopy(module)).text == before
+
+
+def test_a_key_does_not_change_by_just_in_time_tuning(module, key_of):
+    before = key_of(module).text
+    enable_jit_tuning()
+    try:
+        while_on = key_of(module).text
+    finally:
+        disable_jit_tuning()
+    assert while_on == key_of(module).text == before
 
 
 class Unpickled(ONNXRuntimeBackend):

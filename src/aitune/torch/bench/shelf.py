@@ -177,7 +177,7 @@ class Shelf:
         batch_size: int | None,
         findings: Sequence[tuple[Backend[Any], Known]],
     ) -> None:
-        """Keep what the strategy chose.
+        """Keep what the strategy chose; not the original where some candidate was neither faster nor slower for sure.
 
         Args:
             chosen: The trial.
@@ -186,6 +186,9 @@ class Shelf:
             findings: Every candidate with what was found out about it.
         """
         if self._tune_key is None:
+            return
+        if chosen.backend == ORIGINAL and any(known.trial.verdict is Verdict.undecided for _, known in findings):
+            self._store.forget(self._tune_key)  # a machine that was too busy to tell may not be the next time
             return
         listed, choice_key = [], None
         for backend, known in findings:

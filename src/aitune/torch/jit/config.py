@@ -84,7 +84,8 @@ class JITConfig(Settings):
         detect_graph_breaks: Look for graph breaks first; a module that has one is left alone, and its children tuned.
         skip_modules: Class names that are not tuned, nor what is below them.
         patch_exclude: Package prefixes or full class names that are not looked at; modules below them are.
-        cache_dir: Where builds put files and logs; by default the folder ``jit`` in ``config.cache_dir``.
+        cache_dir: Where builds put files and logs; by default the folder ``jit`` in ``config.cache_dir``. Once set,
+            what is kept for the next run is there as well, instead of in ``config.cache_dir``.
         strategy: How modules are tuned; None is the first of the device's backends that is right and faster.
         device: Tune only modules on this device; None tunes them wherever they are. Nothing is moved: the program
             would go on passing tensors of the other device.

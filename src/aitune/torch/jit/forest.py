@@ -72,11 +72,20 @@ class Forest(Generic[NodeT]):
         with self._lock:
             return [node for _, node in list(self._nodes.values())]
 
+    def seen(self) -> list[NodeT]:
+        """Return every node, without a look at whether another thread is adding one."""
+        return [node for _, node in list(self._nodes.values())]
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._nodes.clear()
             self._heirs.clear()
+
+    def forget(self) -> None:
+        """In a forked process, whose other threads stayed in the parent: begin anew."""
+        self._lock = threading.RLock()  # one of those threads may have held it
+        self.clear()
 
     def _entry(
         self, table: dict[int, tuple[weakref.ref[torch.nn.Module], NodeT]], module: torch.nn.Module, node: NodeT

@@ -26,6 +26,11 @@ class History:
             self._lines.append(line)
         _log.log(level, "%s", line)
 
+    def forget(self) -> None:
+        """In a forked process, whose other threads stayed in the parent: begin anew."""
+        self._lock = threading.Lock()  # one of those threads may have held it
+        self._lines.clear()
+
     def lines(self) -> list[str]:
         """Return the steps so far."""
         with self._lock:

@@ -91,6 +91,12 @@ class Interception:
             self._touched.clear()
             _hide_from_torchscript(False)
 
+    def forget(self) -> None:
+        """In a forked process, whose other threads stayed in the parent: see no calls any more."""
+        self._lock = threading.RLock()  # one of those threads may have held it
+        self._suspended = 0
+        self.stop()
+
     @contextlib.contextmanager
     def only_marking(self) -> Iterator[None]:
         """Within the block, see nothing, and let go of every module that this thread calls.

@@ -59,8 +59,7 @@ def disable_jit_tuning() -> None:
         handle = find_handle(module) if module is not None else None
         if node.state is JITState.TUNED and handle is not None:
             handle.untune()
-    forest.clear()
-    session.released = False
+    session.restart()
     if was_on:
         history.add("Just-in-time tuning disabled")
 
@@ -126,6 +125,7 @@ def _take_back() -> None:
 def _at_first_use() -> None:
     """Ask to be told of the process's end, and of forks."""
     atexit.register(_summary.show)
+    atexit.register(session.close)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_stand_down)
 
@@ -133,8 +133,8 @@ def _at_first_use() -> None:
 def _stand_down() -> None:
     """In a forked child: threads of engines, and whoever holds a lock, stayed in the parent. Run the originals."""
     _summary.wanted = False
-    torch.nn.Module._compiled_call_impl = None
-    for node in forest.all():
-        module = node.module
-        if node.state is JITState.TUNED and module is not None and hasattr(current(module), "dispatcher"):
+    tuned = [node.module for node in forest.seen() if node.state is JITState.TUNED]
+    session.forget()
+    for module in tuned:
+        if module is not None and hasattr(current(module), "dispatcher"):
             Slot(module, None).remove()

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from aitune.torch.jit.config import JITConfig, JITMode
 from aitune.torch.trial import Verdict
 
-__all__ = ["Action", "Decision", "Rules", "Seen", "after_tune", "decide"]
+__all__ = ["CALM", "Action", "Decision", "Rules", "Seen", "after_tune", "decide"]
 
 _PATIENCE = 8
 """Times ``min_samples`` that a module may be called before it is given up for want of a batch axis."""
 
-_CALM = 10
+CALM = 10
 """Calls without gradients in a row after which a module that was trained counts as trained: tuning one whose weights
 change again at once is for nothing."""
+
+_LONGER = (20, 80, 320, 1280)
+"""Calls that a module must have had once two, three, four, and more of its class went soon after they were tuned."""
 
 _NO_GAIN = frozenset({Verdict.slower, Verdict.undecided})
 
@@ -59,6 +62,7 @@ class Seen:
         parameters: How many it has.
         samples: Calls that were recorded.
         calm: Recorded calls since it last ran in training mode or for gradients; None if it never did.
+        wasted: How many modules of its class went before their tune had paid.
         batch_axis: Whether the recorded calls differed in a leading axis.
         device: Where it is.
         obstacle: Why no engine could stand in its place; its children may be without it.
@@ -70,6 +74,7 @@ class Seen:
     parameters: int = 0
     samples: int = 0
     calm: int | None = None
+    wasted: int = 0
     batch_axis: bool = False
     device: str = "cpu"
     obstacle: str = ""
@@ -128,12 +133,9 @@ def decide(seen: Seen, rules: Rules) -> Decision:
 
 
 def _wait(seen: Seen, rules: Rules) -> Decision | None:
-    if seen.samples < rules.min_samples:
-        return Decision(Action.WAIT, f"{seen.samples} of {rules.min_samples} samples")
-    if rules.mode is JITMode.TUNE_DEFERRED and not rules.released:
-        return Decision(Action.WAIT, "deferred() was not called yet")
-    if seen.calm is not None and seen.calm < _CALM:
-        return Decision(Action.WAIT, f"it was trained {seen.calm} calls ago")
+    early = _too_early(seen, rules)
+    if early:
+        return Decision(Action.WAIT, early)
     if rules.batch_axis_required and not seen.batch_axis:
         if seen.samples < _PATIENCE * rules.min_samples:
             return Decision(Action.WAIT, "no leading axis varied yet")
@@ -143,6 +145,18 @@ def _wait(seen: Seen, rules: Rules) -> Decision | None:
             " the sizes seen",
         )
     return None
+
+
+def _too_early(seen: Seen, rules: Rules) -> str:
+    if seen.samples < rules.min_samples:
+        return f"{seen.samples} of {rules.min_samples} samples"
+    if rules.mode is JITMode.TUNE_DEFERRED and not rules.released:
+        return "deferred() was not called yet"
+    if seen.calm is not None and seen.calm < CALM:
+        return f"it was trained {seen.calm} calls ago"
+    if seen.wasted > 1 and seen.samples < _LONGER[min(seen.wasted, len(_LONGER) + 1) - 2]:
+        return f"{seen.wasted} of its class went soon after they were tuned"
+    return ""
 
 
 def _refuse(seen: Seen, rules: Rules) -> Decision | None:

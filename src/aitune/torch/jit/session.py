@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from aitune.torch.jit.history import History
 from aitune.torch.jit.inspection import Inspection
 from aitune.torch.jit.interception import Interception
 from aitune.torch.jit.patched_module import JITState, PatchedModule, parameter_count
-from aitune.torch.jit.policy import Action, Decision, Rules, Seen, decide
+from aitune.torch.jit.policy import CALM, Action, Decision, Rules, Seen, decide
 from aitune.torch.jit.record import recorded_call
 from aitune.torch.jit.summary import Summary
 from aitune.torch.jit.tuner import Tuner
@@ -79,6 +80,25 @@ class Session:
         self.interception = Interception(self.on_call)
         self._tuner = Tuner(history, self.interception, summary)
 
+    def close(self) -> None:
+        """End the workers; tunes that come later start others."""
+        self._tuner.crew.close()
+
+    def restart(self) -> None:
+        """Forget what was seen."""
+        self.forest.clear()
+        self._tuner.waste.clear()
+        self.released = False
+        self.close()
+
+    def forget(self) -> None:
+        """In a forked process, whose other threads stayed in the parent: begin anew, with no calls seen."""
+        self._here, self._placing = _Here(), threading.RLock()
+        self.released = False
+        for part in (self.interception, self.forest, self.history, self._tuner.crew):
+            part.forget()
+        self._tuner.waste.clear()
+
     def on_call(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Answer a call of a module; what the module raises passes unchanged."""
         here = self._here
@@ -91,7 +111,7 @@ class Session:
     # ------------------------------------------------------------------------------------------ calls
 
     def _head_call(self, here: _Here, module: Any, args: Any, kwargs: Any) -> Any:
-        node: Any = self._safely(self._enter_head, module) or _PAST
+        node: Any = self._safely(module, self._enter_head, module) or _PAST
         if node is _THROUGH:
             return module._call_impl(*args, **kwargs)
         if node is _PAST:
@@ -99,11 +119,11 @@ class Session:
                 return module._call_impl(*args, **kwargs)
         result = self._call(here, node, module, args, kwargs)
         with _silent(here):
-            self._safely(self._settle, node)
+            self._safely(module, self._settle, node)
         return result
 
     def _child_call(self, here: _Here, module: Any, args: Any, kwargs: Any) -> Any:
-        node = self._safely(self._enter_child, module, here.running[-1])
+        node = self._safely(module, self._enter_child, module, here.running[-1])
         if node is None:
             return module._call_impl(*args, **kwargs)
         return self._call(here, node, module, args, kwargs)
@@ -116,7 +136,8 @@ class Session:
             recording = node.recording
             if recording is None:
                 return module._call_impl(*args, **kwargs)
-            return recorded_call(recording, module, args, kwargs, self._failed, lambda: _fills(node))
+            failed = functools.partial(self._stepped_aside, module)
+            return recorded_call(recording, module, args, kwargs, failed, lambda: _fills(node))
         finally:
             here.running.pop()
 
@@ -139,6 +160,8 @@ class Session:
             return _PAST
         if node.calm is not None:
             node.calm += 1
+            if node.calm < CALM and jit_config.mode is not JITMode.INSPECT:
+                return _PAST  # it may be trained again at once
         self._observe(node, module)
         return node
 
@@ -227,7 +250,7 @@ class Session:
             self._check_breaks(node)
             decision = decide(self._seen(node, rules), rules)
         if decision.action is Action.TUNE:
-            tuned = self._tuner.tune(node)
+            tuned = self._tuned(node)
             if tuned is None:
                 return  # another tune is running; the next call tries again
             decision = tuned
@@ -236,6 +259,14 @@ class Session:
             for child in list(node.children):
                 if not child.state.decided:
                     self._decide(child, rules)
+
+    def _tuned(self, node: PatchedModule) -> Decision | None:
+        try:
+            return self._tuner.tune(node)
+        except BaseException as error:  # Ctrl-C: whoever pressed it does not want the same again at the next call
+            reason = "its tune failed" if isinstance(error, Exception) else "its tune was interrupted"
+            self._apply(node, Decision(Action.LEAVE, reason))
+            raise
 
     def _is_due(self, node: PatchedModule, rules: Rules) -> bool:
         """Whether there is enough for more than waiting; what takes time to find out is asked only then."""
@@ -255,6 +286,7 @@ class Session:
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
             calm=node.calm,
+            wasted=self._tuner.waste.of(node.path),
             batch_axis=axis,
             device=str(module_device(module)) if due and module is not None else "cpu",
             obstacle=hinders,
@@ -273,6 +305,7 @@ class Session:
     def _apply(self, node: PatchedModule, decision: Decision) -> None:
         action, module = decision.action, node.module
         if action is Action.WAIT or module is None:
+            self._summary.refused(node, decision.reason)
             return
         if action is Action.DONE:
             self._summary.decided(node)
@@ -313,15 +346,20 @@ class Session:
 
     # --------------------------------------------------------------------------------- stepping aside
 
-    def _safely(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Run a step of aitune's own; where it fails, note it, and the program goes on without it."""
+    def _safely(self, module: torch.nn.Module, step: Callable[..., Any], *args: Any) -> Any:
+        """Run a step of aitune's own at a call; where it fails, note it, and the module is left alone from now on."""
         try:
             return step(*args)
         except Exception as error:  # noqa: BLE001 - zero-code mode never breaks the host
-            self._failed(error)
+            self._stepped_aside(module, error)
             return None
 
-    def _failed(self, error: Exception) -> None:
+    def _stepped_aside(self, module: torch.nn.Module, error: Exception) -> None:
+        node = self.forest.find(module)
+        if node is not None and not node.state.decided:
+            node.decide(JITState.EAGER, f"aitune failed at it: {type(error).__name__}: {error}")
+            self._summary.decided(node)
+        self.interception.let_go(module)
         if jit_config.raise_failures:
             raise error
         self.history.add(f"Stepped aside after {type(error).__name__}: {error}", logging.WARNING)

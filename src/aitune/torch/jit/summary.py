@@ -38,7 +38,7 @@ class Summary:
         self._heads += node.parent is None
 
     def refused(self, node: PatchedModule, reason: str) -> None:
-        """Take note of why calls of a head are not recorded."""
+        """Take note of why a head is not tuned, or not yet."""
         if node.parent is None and len(self._left) < _KEPT:
             self._left[node.kind] = reason
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from aitune.torch.config import config
 from aitune.torch.jit.config import jit_config
+from aitune.torch.jit.crew import Crew
 from aitune.torch.jit.history import History
 from aitune.torch.jit.interception import Interception
 from aitune.torch.jit.patched_module import JITState, PatchedModule
@@ -19,13 +21,15 @@ from aitune.torch.jit.policy import Decision, after_tune
 from aitune.torch.jit.serve import serve
 from aitune.torch.jit.strategy import candidates, default_strategy
 from aitune.torch.jit.summary import Summary
+from aitune.torch.jit.waste import Waste
 from aitune.torch.jit.wrapped import handle_of_ours
 from aitune.torch.module.handle import try_tuning_alone
 from aitune.torch.module.plan import Plan
 from aitune.torch.module.recording import Recording
+from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device
 from aitune.torch.report import ModuleResult
-from aitune.torch.worker import BuildFolders
+from aitune.torch.store import Store
 
 __all__ = ["Tuner"]
 
@@ -39,12 +43,18 @@ class Tuner:
         history: Takes the steps.
         interception: Stands still while a module is tuned.
         summary: Takes how calls are counted.
+
+    Attributes:
+        crew: Has the workers that builds run in.
+        waste: Knows which tunes were for nothing.
     """
 
     def __init__(self, history: History, interception: Interception, summary: Summary) -> None:
         self._history = history
         self._summary = summary
         self._interception = interception
+        self.crew = Crew()
+        self.waste = Waste()
 
     def tune(self, node: PatchedModule) -> Decision | None:
         """Tune a module on its recorded calls, and install what was found.
@@ -96,27 +106,38 @@ class Tuner:
         strategy = jit_config.strategy or default_strategy(device)
         _log.info("Tuning %s with %s", node.title, candidates(strategy, device))
         start = time.perf_counter()
-        folders = BuildFolders(jit_config.cache_dir)
-        try:
-            handle = handle_of_ours(module)
-            result = handle.tune_with(TuneOptions(folders=folders), recording, Plan.checked(strategy, None), keep=True)
-        finally:
-            folders.tidy()
+        handle = handle_of_ours(module)
+        with self.crew.executor() as executor:
+            options = TuneOptions(folders=self.crew.folders, executor=executor, store=_store())
+            result = handle.tune_with(options, recording, Plan.checked(strategy, None), keep=True)
         took = f"{time.perf_counter() - start:.2f}s"
         trials = [trial for graph in result.graphs for trial in graph.trials]
         if result.error is None and any(graph.chosen_trial is not None for graph in result.graphs):
             node.decide(JITState.TUNED, backend=_backends(result))
-            self._summary.serves(serve(node, module, recording, self.widen, self._history))
+            read = serve(node, module, recording, self.widen, self._history)
+            self._summary.serves(read)
+            self._watch(node, module, read)
             self._history.add(f"Tuning {node.title} took {took}")
+            self._tell_recalled(node, result)
             return _Outcome(True)
         self._history.add(f"Tuning {node.title} failed after {took}: {_why(result)}")
+        self._tell_recalled(node, result)
         if handle.serves:
             serve(node, module, recording, self.widen, self._history)
         else:
             handle.untune()
+            self._watch(node, module, Stats)
         reasons = [f"{trial.backend}: {trial.reason}" for trial in trials if trial.reason]
         notes = [note for graph in result.graphs for note in graph.notes]
         return _Outcome(False, result.failure_text, tuple(trial.verdict for trial in trials), (*notes, *reasons))
+
+    def _watch(self, node: PatchedModule, module: torch.nn.Module, read: Callable[[], Stats]) -> None:
+        if node.retunes == 0:
+            self.waste.watch(module, node.path, read)
+
+    def _tell_recalled(self, node: PatchedModule, result: ModuleResult) -> None:
+        if result.graphs and all(graph.recalled for graph in result.graphs):
+            self._history.add(f"{node.title} is as an earlier run chose; no backend was tried")
 
 
 @dataclass(frozen=True)
@@ -125,6 +146,12 @@ class _Outcome:
     failure: str = ""
     verdicts: tuple[Any, ...] = ()
     reasons: tuple[str, ...] = ()
+
+
+def _store() -> Store:
+    """Return where findings are kept: with all others, unless just-in-time tuning was given a folder for itself."""
+    own = jit_config.cache_dir
+    return Store.configured(config, None if own == config.cache_dir / "jit" else own)
 
 
 def _backends(result: ModuleResult) -> str:

@@ -224,10 +224,16 @@ def _write_class(out: Canonical, kind: type, path: str) -> None:
         if name in _NOT_STATE or name.startswith(_MARKS) or (kind.__module__.startswith("torch.") and name in _MAKERS):
             continue
         if library:
+            item = None if _is_interception(name, item) else item  # noqa: PLW2901 - as it is without aitune
             _write_replaceable(out, name, item, f"{path}.{name}")
         else:
             out.mark("name", name.encode())
             out.write(item, f"{path}.{name}")
+
+
+def _is_interception(name: str, item: Any) -> bool:
+    """Whether it is what just-in-time tuning sees calls by, which is no part of what a module computes."""
+    return name == "_compiled_call_impl" and str(getattr(item, "__module__", "")).startswith("aitune.")
 
 
 def _write_replaceable(out: Canonical, name: str, item: Any, path: str) -> None:

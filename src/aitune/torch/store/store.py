@@ -67,10 +67,15 @@ class Store:
         self._ready = False
 
     @classmethod
-    def configured(cls, config: Config) -> Store:
-        """Return the store that the configuration asks for; nothing is made before it is needed."""
+    def configured(cls, config: Config, cache_dir: Path | None = None) -> Store:
+        """Return the store that the configuration asks for; nothing is made before it is needed.
+
+        Args:
+            config: The configuration.
+            cache_dir: In place of its own.
+        """
         return cls(
-            config.cache_dir / "store",
+            (cache_dir or config.cache_dir) / "store",
             reuse=config.reuse_store,
             size_limit=config.store_size_limit,
             min_free=config.cache_min_free_bytes,
