@@ -38,6 +38,7 @@ __all__ = [
     "BackendBuildError",
     "BackendCrashedError",
     "BackendError",
+    "BackendMachineError",
     "BackendMemoryError",
     "BackendNotInstalledError",
     "BackendTimeoutError",
@@ -105,6 +106,10 @@ class BackendNotInstalledError(BackendError, ImportError):
 
 class BackendUnsupportedError(BackendError):
     """The backend cannot serve this module, these inputs or this device."""
+
+
+class BackendMachineError(BackendUnsupportedError):
+    """The machine lacks what the backend needs beside its libraries: a compiler, a driver. Not kept as a verdict."""
 
 
 class BackendBuildError(BackendError):

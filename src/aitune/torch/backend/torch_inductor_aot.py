@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +10,11 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendMachineError, BackendUnsupportedError
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.circumstance import cxx
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.processor import Processor
@@ -74,8 +73,8 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
 
         Raises:
-            BackendUnsupportedError: If there is no C++ compiler, the module cannot be exported, or CUDA graphs are
-                asked for.
+            BackendMachineError: If there is no C++ compiler.
+            BackendUnsupportedError: If the module cannot be exported, or CUDA graphs are asked for.
             BackendBuildError: If Inductor or the compiler fails.
             AITuneUserInputError: If Inductor has no setting of a given name.
         """
@@ -148,10 +147,10 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
 
     def _need_compiler(self) -> None:
         """Refuse where the compiler that Inductor would call is not there."""
-        name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        name = cxx()
         if shutil.which(name) is None:
             hint = "install one (such as the package g++), or name one in the environment variable CXX"
-            raise BackendUnsupportedError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
+            raise BackendMachineError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
 
     def _check_origin(self, artifact: Artifact) -> None:
         made_by = artifact.extra.get("torch")

@@ -2,11 +2,12 @@
 
 Memory of the CPU and files are digested by BLAKE3, chunk by chunk, and the digests of the chunks once more (it lets go
 of the interpreter lock, so threads add up): 5 GB/s a thread, and as hard to forge as SHA-256, so that one digest serves
-weights and the engine files of a checkpoint that may come from anybody. A tensor on another device is mixed there, since
-carrying it to the CPU would take longer than everything else: every 64-bit word is scrambled together with its place,
-words are added up by rows of 512, and the sums, 1/32 of the memory, are digested on the CPU. Each row keeps 128 bits, so
-no two sets of weights meet by chance; somebody who makes weights up could have two meet, and gains nothing by it: an
-engine is held against the module's own answers before it serves.
+weights and the engine files of a checkpoint that may come from anybody.
+
+A tensor on another device is mixed there, since carrying it to the CPU would take longer than everything else: every
+64-bit word is scrambled together with its place, words are added up by rows of 512, and the sums, 1/32 of the memory,
+are digested on the CPU. A row keeps 128 bits, so that no two sets of weights meet by chance. Somebody who makes weights
+up could have two meet, and gains nothing by it: an engine is held against the module's own answers before it serves.
 """
 
 from __future__ import annotations
