@@ -175,7 +175,7 @@ def _load(package: Path) -> Run:
     The public function takes 1.3 s more: it imports the whole of Inductor to compare facts that :class:`Processor` and
     the version of torch stand for here.
     """
-    loader = torch._C._aoti.AOTIModelPackageLoader(str(package), _MODEL, False, 1, -1)  # type: ignore[attr-defined]
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(package), _MODEL, False, 1, -1)  # type: ignore[attr-defined, unused-ignore]
     run: Run = loader.boxed_run
     return run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import AITuneUserInputError, CheckpointError
+from aitune.exceptions import AITuneError, AITuneUserInputError, CheckpointError
 from aitune.torch.checkpoint.archive import write_archive
 from aitune.torch.checkpoint.identity import Identity
 from aitune.torch.checkpoint.manifest import Manifest, SavedGraph, SavedModule
@@ -116,10 +116,17 @@ class _Writer:
                 _log.info("%s: %s is left out, the original serves it: %s", handle.name, served.graph.name, error)
                 continue
             graphs.append(graph)
-        identity = Identity.of(module, handle.device)
-        return SavedModule(
-            place=place, name=handle.name, device=str(handle.device), identity=identity, graphs=tuple(graphs)
-        )
+        try:
+            with handle.awake():
+                device = handle.device
+                identity = Identity.of(module, device)
+        except AITuneError as error:
+            raise CheckpointError(
+                str(self._file),
+                f"cannot be written: the weights of {place_text(place)}, which it has to name, were given up; tune with"
+                " config.device_after_tuning 'cpu' or None, and save then",
+            ) from error
+        return SavedModule(place=place, name=handle.name, device=str(device), identity=identity, graphs=tuple(graphs))
 
     def _graph(self, served: Served, result: ModuleResult | None) -> SavedGraph:
         if served.recipe is None:
