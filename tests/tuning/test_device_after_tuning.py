@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import aitune.torch as ait
 from aitune.exceptions import AITuneError, CheckpointError
+from aitune.testing import FunctionBackend
 from aitune.torch.backend import ONNXRuntimeBackend, TorchEagerBackend, TorchInductorJitBackend
 
 pytest.importorskip("onnxruntime")
@@ -104,27 +107,65 @@ def test_module_tune_honours_it(model, monkeypatch):
     assert places(model) == {"meta"}
 
 
-@pytest.mark.gpu
-def test_from_the_gpu_weights_go_to_the_cpu_and_come_back_for_other_calls(model, tmp_path):
-    from aitune.torch.backend import TorchInductorAotBackend
+class Counting(torch.nn.Module):
+    """Has a buffer that the original writes to for large batches alone, which no engine here serves."""
 
-    model.register_buffer("calls", torch.zeros((), device="cpu"))
-    model.cuda()
-    x = torch.randn(2, 4, device="cuda")
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        if len(x) > 5:
+            self.calls += 1
+        return self.linear(x)
+
+
+def twin(job):
+    """An engine with weights of its own."""
+    return copy.deepcopy(job.module).forward
+
+
+@pytest.mark.gpu
+def test_from_the_gpu_weights_go_to_the_cpu_and_come_back_for_other_calls(tmp_path):
+    model = Counting().eval().cuda()
+    x, many = torch.randn(2, 4, device="cuda"), torch.randn(10, 4, device="cuda")
     with torch.no_grad():
-        expected, more = model(x), model(x.repeat(5, 1))
-    wrapped, _ = tuned(model, TorchInductorAotBackend(), "cuda", "cpu")
+        expected, more = model.forward(x), model.linear(many)
+    wrapped, result = tuned(model, FunctionBackend(twin), "cuda", "cpu")
     assert places(model) == {"cpu"}
+    assert any("was moved to the CPU" in note for note in result.notes)
     with torch.no_grad():
         torch.testing.assert_close(wrapped(x), expected)
-        torch.testing.assert_close(wrapped(x.repeat(5, 1)), more)
-        assert places(model) == {"cpu"}
-        torch.testing.assert_close(wrapped(x), expected)
-    stats = ait.handle(wrapped).stats
-    assert sum(stats.engine_calls.values()) == 2
-    assert sum(stats.fallbacks.values()) == 1
-    file = ait.save(wrapped, tmp_path / "net.ait")
+        stats = ait.handle(wrapped).stats
+        assert (sum(stats.engine_calls.values()), sum(stats.fallbacks.values())) == (1, 0)
+        torch.testing.assert_close(wrapped(many), more)
     assert places(model) == {"cpu"}
+    assert model.calls == 1, "what the original writes is kept"
     ait.handle(wrapped).untune()
     assert places(model) == {"cuda"}
-    ait.load(model, file, allow_native=True)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.gpu
+def test_while_weights_are_back_for_one_call_other_threads_get_right_answers(model):
+    model.cuda()
+    x, many = torch.randn(2, 4, device="cuda"), torch.randn(10, 4, device="cuda")
+    with torch.no_grad():
+        expected, more = model(x), model(many)
+    wrapped, _ = tuned(model, FunctionBackend(twin), "cuda", "cpu")
+
+    def calls(number):
+        with torch.no_grad():
+            for _ in range(200):
+                torch.testing.assert_close(wrapped(many if number == 0 else x), more if number == 0 else expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, range(4)))
+    before = sum(ait.handle(wrapped).stats.engine_calls.values())
+    with torch.no_grad():
+        wrapped(x)
+        wrapped(x)
+    assert sum(ait.handle(wrapped).stats.engine_calls.values()) > before, "the engine serves on afterwards"
+    assert places(model) == {"cpu"}
