@@ -132,6 +132,12 @@ class Dispatcher:
         """What the calls are routed to."""
         return self._served
 
+    @property
+    def outdated(self) -> bool:
+        """Whether an engine with weights of its own serves a module that was changed since."""
+        changed = self._drift is not None and (self._watch.changed or self._drift.changed)
+        return self._stale or changed
+
     def rest(self, place: Place) -> str | None:
         """Put the weights of the original elsewhere, and go on serving.
 

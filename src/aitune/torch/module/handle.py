@@ -170,6 +170,12 @@ class Handle:
         dispatcher = self._dispatcher
         return () if dispatcher is None else dispatcher.served
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the module is not the one any more that its engines were made of, as far as is seen by looking."""
+        dispatcher = self._dispatcher
+        return dispatcher is not None and dispatcher.outdated
+
     def install(self, served: Sequence[Served], result: ModuleResult) -> None:
         """Let engines that were made elsewhere answer the calls, in place of what did so before.
 

@@ -27,7 +27,7 @@ CHUNK = 4 << 20
 """Bytes that are digested at a time; part of what a digest is, so that it may not change within a format."""
 
 _ROW = 512
-_MIXED_AT_ONCE = 1 << 22  # words
+_MIXED_CHUNK = 32 << 20  # bytes; larger, since each takes some dozens of kernels to be started
 _FACTORS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # odd, as signed 64-bit numbers
 
 
@@ -48,14 +48,14 @@ def tensor_digests(tensors: Sequence[torch.Tensor], way: Way | None = None) -> l
     if way == "hashed":
         tensors = [tensor.cpu() for tensor in tensors]
     flat = [_flat(tensor) for tensor in tensors]
-    pieces = [(index, start) for index, data in enumerate(flat) for start in range(0, max(len(data), 1), CHUNK)]
+    mixed = [data.device.type != "cpu" or way == "mixed" for data in flat]
+    sizes = [_MIXED_CHUNK if one else CHUNK for one in mixed]
+    pieces = [(i, start) for i, data in enumerate(flat) for start in range(0, max(len(data), 1), sizes[i])]
 
     def digest(piece: tuple[int, int]) -> tuple[int, bytes]:
         index, start = piece
-        data = flat[index][start : start + CHUNK]
-        if data.device.type != "cpu" or way == "mixed":
-            return index, _mixed(data)
-        return index, blake3(data.numpy().data).digest()
+        data = flat[index][start : start + sizes[index]]
+        return index, _mixed(data) if mixed[index] else blake3(data.numpy().data).digest()
 
     with torch.inference_mode(), ThreadPoolExecutor(_workers()) as pool:
         parts: list[list[bytes]] = [[] for _ in flat]
@@ -116,16 +116,12 @@ def _mixed(data: torch.Tensor) -> bytes:
     rest = len(data) % 8
     tail = bytes(data[len(data) - rest :].cpu().numpy()) if rest else b""
     words = data[: len(data) - rest].clone().view(torch.int64)  # a copy: a view may start at any byte
-    sums = [_row_sums(words[i : i + _MIXED_AT_ONCE], i) for i in range(0, len(words), _MIXED_AT_ONCE)]
-    whole = blake3(tail)
-    for part in sums:
-        whole.update(bytes(part.cpu().numpy().data.cast("B")))
-    return whole.digest()
+    return blake3(tail + bytes(_row_sums(words).cpu().numpy().data.cast("B"))).digest()
 
 
-def _row_sums(words: torch.Tensor, first: int) -> torch.Tensor:
+def _row_sums(words: torch.Tensor) -> torch.Tensor:
     """Return two sums for each row of words: the words, scrambled with their place, added up modulo 2**64."""
-    place = torch.arange(first + 1, first + 1 + len(words), device=words.device, dtype=torch.int64)
+    place = torch.arange(1, 1 + len(words), device=words.device, dtype=torch.int64)
     return torch.cat([_rows(_scrambled(words + place * factor)) for factor in _FACTORS[:2]])
 
 
