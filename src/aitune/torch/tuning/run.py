@@ -107,13 +107,15 @@ class Run:
 
     def _rest(self, modules: dict[str, tuple[Handle, ModuleResult]]) -> list[str]:
         """Put originals where ``config.device_after_tuning`` says; returns what a reader should know."""
-        place, notes = config.device_after_tuning, []
-        for handle, _ in modules.values() if place is not None and not self._request.dry_run else ():
+        place = config.device_after_tuning
+        if place is None or self._request.dry_run:
+            return []
+        notes = []
+        for handle, _ in modules.values():
             if handle.serves:
                 problem = handle.rest(place)
-                done = "given up" if place == "meta" else "moved to the CPU"
-                stays = f"stays where it is: {problem}"
-                notes.append(f"{handle.name}: the original {stays if problem is not None else f'was {done}'}")
+                done = "was given up" if place == "meta" else "was moved to the CPU"
+                notes.append(f"{handle.name}: the original {done if problem is None else f'stays: {problem}'}")
         return notes
 
     def _note_partial(self, modules: dict[str, tuple[Handle, ModuleResult]], partial: ModuleResult) -> None:
