@@ -41,7 +41,7 @@ class Wide(torch.nn.Module):
         return self.layers(x)
 
 
-def tune(folder, monkeypatch):
+def tune(folder, monkeypatch, **options):
     """Tune with the cache there; returns the model and the result of its graph."""
     monkeypatch.setattr(ait.config, "cache_dir", folder)
     monkeypatch.setattr(ait.config, "reuse_store", True)
@@ -49,7 +49,7 @@ def tune(folder, monkeypatch):
     strategy = ait.FirstWinsStrategy(backends=[ONNXRuntimeBackend()])
     strategy.enable_performance_validation(False).enable_find_max_batch_size(False)
     model = ait.Module(Wide().eval(), "wide", strategy)
-    (module,) = ait.tune(model, list(torch.randn(4, 16))).modules.values()
+    (module,) = ait.tune(model, list(torch.randn(4, 16)), **options).modules.values()
     return model, module.graphs[0]
 
 
@@ -96,3 +96,20 @@ def test_scenario_36_a_disk_with_no_room_at_all(tmp_path, monkeypatch, caplog, i
         assert os.statvfs(folder).f_bavail == 0
         assert_tuned(*tune(folder / "cache", monkeypatch))
         assert len(about_the_store(caplog)) == 1
+
+
+def test_clearing_what_cannot_be_cleared_is_said_and_the_tune_goes_on(tmp_path, monkeypatch, caplog):
+    with mounted(tmp_path / "disk", "size=64m") as folder:
+        tune(folder, monkeypatch)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        assert_tuned(*tune(folder, monkeypatch, clear_cache=True))
+        assert any("cannot be cleared" in text for text in about_the_store(caplog))
+
+
+def test_a_link_in_the_place_of_the_store_is_named_and_left_alone(tmp_path, monkeypatch, caplog):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "store").symlink_to(tmp_path / "elsewhere")
+    assert_tuned(*tune(tmp_path / "cache", monkeypatch, clear_cache=True))
+    assert any("is a link; set AITUNE_CACHE_DIR" in text for text in about_the_store(caplog))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
