@@ -274,7 +274,8 @@ class Handle:
         Raises:
             AITuneUserInputError: If no call was recorded, or a declared shape contradicts a recorded one.
         """
-        self._wake()
+        if not options.dry_run:
+            self._wake()
         recording = recording or self._recording
         if recording is None or not recording.calls:
             raise AITuneUserInputError(
