@@ -73,7 +73,6 @@ class Dispatcher:
         self._misses: dict[str, int] = {}
         self._lock = threading.Lock()
         self._retired: set[int] = set()
-        self._closed = False
         self._stale = False
         self._drifted = False
         self._forked = False
@@ -163,7 +162,6 @@ class Dispatcher:
 
     def close(self) -> None:
         """Stop using the engines and free them. Calls that come later go to the original."""
-        self._closed = True
         self._check = _nowhere
         for one in self._served:
             if not self._forked:
