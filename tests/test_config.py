@@ -120,5 +120,5 @@ def test_the_object_and_its_module_are_the_same():
 def test_fields_that_change_nothing_yet_are_said_to():
     settings = Config({})
     assert without_effect(settings) == ()
-    settings.device_after_tuning = "cpu"
-    assert without_effect(settings) == ("device_after_tuning",)
+    settings.enable_diffusers_integration = True
+    assert without_effect(settings) == ("enable_diffusers_integration",)

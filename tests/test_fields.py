@@ -76,3 +76,15 @@ def test_what_is_no_document_is_refused(text):
 def test_nothing_else_is_raised_for_any_bytes(data):
     with contextlib.suppress(DocumentError):
         parse(data, "file.json")
+
+
+@pytest.mark.parametrize("text", [r'{"a": "\ud800"}', r'{"\udfff": 1}', r'{"a": ["\ud83d", "\ude00"]}'])
+def test_half_of_a_character_is_no_text(text):
+    with pytest.raises(DocumentError, match="not readable as JSON"):
+        parse(text, "file")
+    with pytest.raises(DocumentError, match="not readable as JSON"):
+        parse(text.encode(), "file")
+
+
+def test_a_character_in_two_halves_is_text():
+    assert parse(r'{"a": "\ud83d\ude00"}', "file").text("a") == "😀"

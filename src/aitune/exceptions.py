@@ -38,6 +38,7 @@ __all__ = [
     "BackendBuildError",
     "BackendCrashedError",
     "BackendError",
+    "BackendMachineError",
     "BackendMemoryError",
     "BackendNotInstalledError",
     "BackendTimeoutError",
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointNativeError",
+    "CheckpointWriteError",
     "CorrectnessError",
     "DocumentError",
     "LatencyBudgetError",
@@ -105,6 +107,10 @@ class BackendNotInstalledError(BackendError, ImportError):
 
 class BackendUnsupportedError(BackendError):
     """The backend cannot serve this module, these inputs or this device."""
+
+
+class BackendMachineError(BackendUnsupportedError):
+    """The machine lacks what the backend needs beside its libraries: a compiler, a driver. Not kept as a verdict."""
 
 
 class BackendBuildError(BackendError):
@@ -174,6 +180,20 @@ class CheckpointMismatchError(CheckpointError):
         super().__init__(path, f"{'; '.join(differences)}. {remedy}")
         self.differences = differences
         self.remedy = remedy
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """A checkpoint cannot be written; what was there before is there still.
+
+    Args:
+        path: The checkpoint.
+        cause: What the system said.
+    """
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        why = cause.strerror or str(cause)
+        super().__init__(path, f"cannot be written: {why}; give another path, or see to that one and save again")
+        self.errno = cause.errno
 
 
 class CheckpointNativeError(CheckpointError, PermissionError):

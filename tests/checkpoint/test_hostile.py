@@ -396,6 +396,7 @@ def load_path():
         root / "backend" / "artifact.py",
         root / "backend" / "onnxruntime.py",
         root / "backend" / "openvino.py",
+        root / "backend" / "torch_inductor_aot.py",
     ]
 
 

@@ -21,6 +21,7 @@ from aitune.torch.backend import (
     OpenVINOBackend,
     OpenVINOBackendConfig,
     TorchEagerBackend,
+    TorchInductorAotBackend,
 )
 from aitune.torch.report import ModuleResult
 
@@ -52,13 +53,17 @@ def first_answer(path):
     x = torch.linspace(-1, 1, 16).view(2, 8)
     with torch.no_grad():
         before = module(x)
-        after = ait.load(module, path)(x)
+        after = ait.load(module, path, allow_native=True)(x)
     return (before - after).abs().max().item() / before.abs().max().item(), ait.handle(module).stats.engine_calls
 
 
 @pytest.mark.parametrize(
     "backend",
-    [OpenVINOBackend(), pytest.param(ONNXRuntimeBackend(), marks=pytest.mark.slow)],
+    [
+        OpenVINOBackend(),
+        pytest.param(ONNXRuntimeBackend(), marks=pytest.mark.slow),
+        pytest.param(TorchInductorAotBackend(), marks=pytest.mark.slow),
+    ],
     ids=lambda one: one.name,
 )
 def test_another_process_gets_answers_within_the_bound(backend, tuned, fresh, tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from aitune.testing.fresh_process import in_fresh_process
 from aitune.testing.modules import Mlp
-from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend
+from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend, TorchInductorAotBackend
 from aitune.torch.backend.availability import missing_requirement
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
@@ -39,7 +39,9 @@ def found(graph_of, backend, root, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [ONNXRuntimeBackend(), OpenVINOBackend()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "backend", [ONNXRuntimeBackend(), OpenVINOBackend(), TorchInductorAotBackend()], ids=lambda one: one.name
+)
 def test_an_engine_is_found_by_another_process(backend, graph_of, root, tmp_path):
     if missing_requirement(backend) is not None:
         pytest.skip(f"{backend.name} is not installed")

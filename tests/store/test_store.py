@@ -356,3 +356,16 @@ def test_a_choice_that_cannot_be_read_is_none(store, key, text):
     store.finish(key, Choice("X()", None, None))
     store._folder.choice(key.text).write_text(text)
     assert store.choice(key) is None
+
+
+def test_a_store_that_another_process_clears_meanwhile_is_begun_anew(store, root, key, files, accepted, caplog):
+    journal = store.journal(key)
+    journal.begin(8)
+    with store.building(key, 0.0):
+        clear(root)
+        journal.add(slower("a"))
+        assert store.publish(key, accepted, files) is not None
+    store.finish(key, Choice("X()", "d" * 64, 4, (slower("a"),)))
+    assert store.lookup(key) is not None
+    assert store.choice(key) is not None
+    assert [one for one in caplog.records if one.levelname == "WARNING"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import aitune.torch as ait
+from aitune.exceptions import BackendBuildError
 from aitune.torch.backend import ONNXRuntimeBackend, OpenVINOBackend
 from aitune.torch.trial import Verdict
 
@@ -108,6 +110,36 @@ def test_the_original_stays_chosen_without_another_try(monkeypatch):
     assert graph_of(second).recalled
     assert graph_of(second).chosen == "original"
     assert graph_of(second).trials[0].verdict is Verdict.slower
+
+
+class Hindered(ONNXRuntimeBackend):
+    """Finds no room on a disk while a variable of the environment says so."""
+
+    def build(self, job):
+        if os.environ.get("HINDERED") == "full disk":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if os.environ.get("HINDERED") == "a compiler's message":
+            raise BackendBuildError(self.name, "cc1plus: error writing to /tmp/x.s: No space left on device")
+        return super().build(job)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("how", ["full disk", "a compiler's message"])
+def test_a_candidate_that_the_machine_hindered_is_tried_again(how, isolation, monkeypatch):
+    monkeypatch.setattr(ait.config, "isolation", isolation)
+    strategy = ait.MaxThroughputStrategy(backends=[Hindered(), ONNXRuntimeBackend()])
+    strategy.enable_performance_validation(False).enable_find_max_batch_size(False)
+    monkeypatch.setenv("HINDERED", how)
+    _, first = tune(model(), strategy)
+    assert [trial.verdict for trial in graph_of(first).trials] == [Verdict.build_failed, Verdict.accepted]
+    monkeypatch.delenv("HINDERED")
+    _, second = tune(model(), strategy)
+    assert not graph_of(second).recalled, "a choice without it would have been taken for good"
+    again, other = graph_of(second).trials
+    assert again.verdict is Verdict.accepted
+    assert any("earlier tune" in note for note in other.evidence), "what was finished is not done again"
+    _, third = tune(model(), strategy)
+    assert graph_of(third).recalled
 
 
 SCRIPT = textwrap.dedent(

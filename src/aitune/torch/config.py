@@ -184,8 +184,9 @@ class Config(Settings):
         cache_dir: Root of everything that aitune writes.
         min_num_samples: Calls that a graph needs before it is tuned.
         max_num_samples_stored: Calls whose inputs are kept for one graph; the others only widen its ranges.
-        device_after_tuning: Where the original goes once it is tuned: None stays, "cpu", or "meta", which gives up
-            the fall-back.
+        device_after_tuning: Where the weights of an original go once ``tune()`` has engines for all its graphs: None
+            stays; "cpu" frees the device, and they are brought back for each call that no engine was made for; "meta"
+            frees all, such calls raise, and changes are not noticed.
         tuning_data_output_path: File that takes the JSON record of every tune, None for none.
         strict_mode: Whether a leaf that is no tensor makes another graph when it changes.
         enable_transformers_integration: Know the cache and output classes of transformers as containers.
@@ -245,10 +246,7 @@ class Config(Settings):
     })  # fmt: skip
 
 
-WITHOUT_EFFECT = (
-    "device_after_tuning",
-    "enable_diffusers_integration",
-)
+WITHOUT_EFFECT = ("enable_diffusers_integration",)
 """Fields of :class:`Config` that change nothing yet."""
 
 

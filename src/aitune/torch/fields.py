@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -20,6 +21,10 @@ T = TypeVar("T")
 _LONGEST_SHOWN = 80
 
 
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""How half of a surrogate pair is written, which is no text and can be encoded nowhere."""
+
+
 def parse(text: str | bytes, where: str) -> Fields:
     """Read a JSON document whose top is an object.
 
@@ -29,10 +34,12 @@ def parse(text: str | bytes, where: str) -> Fields:
 
     Raises:
         DocumentError: If it is no JSON, its top is no object, a name occurs twice, it is nested without end, or it
-            holds a number that JSON does not have.
+            holds a number that JSON does not have or half of a character.
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_short_int)
+        if _HALF.search(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text):
+            json.dumps(value, ensure_ascii=False).encode()  # halves may have come together
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise DocumentError(where, "", f"is not readable as JSON: {_brief(error)}") from error
     if not isinstance(value, dict):

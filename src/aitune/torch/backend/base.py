@@ -119,9 +119,9 @@ class Backend(ABC, Generic[ConfigT]):
         devices: Device types that it can serve.
         requires: Libraries that must be importable to build.
         contained: Whether to build in a worker process first.
-        complexity: Rank among equals: ties in speed go to the smaller one. 0 is the module itself, 1 and 2 are torch's own
-            compilers, which compute what it computes, from 3 on are translations to another library, which may differ
-            for values that no sample had.
+        complexity: Rank among equals: ties in speed go to the smaller one. 0 is the module itself, 1 and 2 are torch's
+            own compilers, which compute what it computes, from 3 on are translations to another library, which may
+            differ for values that no sample had.
         kept_as: What saved files of its engines are: ``"portable"`` data that any machine and version of the library
             may be given, ``"bound"`` data that is right for one kind of device and library alone, or ``"native"`` code,
             which runs with the rights of the process that loads it.

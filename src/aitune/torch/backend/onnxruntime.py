@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendMachineError, BackendUnsupportedError
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
@@ -173,7 +173,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         session.disable_fallback()
         used = session.get_providers()
         if used[0] != provider.value:
-            raise BackendUnsupportedError(self.name, f"{provider.value} was asked for, {used[0]} would be used")
+            raise BackendMachineError(self.name, f"{provider.value} was asked for, {used[0]} would be used")
         return session
 
     def _session_options(self, options: Any) -> Any:

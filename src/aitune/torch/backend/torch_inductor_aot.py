@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +11,11 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
+from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendMachineError
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine
+from aitune.torch.backend.circumstance import cxx
 from aitune.torch.backend.cuda_graphs import CudaGraphs
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.linking import RUNTIME, has_runtime_of_its_own, links_runtime_in
@@ -33,6 +32,7 @@ from aitune.torch.graph.job import Job
 __all__ = ["TorchInductorAotBackend", "TorchInductorAotBackendConfig"]
 
 _PACKAGE = "model.pt2"
+_MODEL = "model"  # what torch names the only model of a package
 _SCRATCH = "compile"
 _ALIGNMENT = 16  # bytes; kernels for cuda are compiled for inputs that begin at a multiple of it
 
@@ -77,7 +77,8 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         """Build an engine; see :meth:`Backend.build`. ``job.folder`` has to last as long as the engine.
 
         Raises:
-            BackendUnsupportedError: If there is no C++ compiler, or the module cannot be exported.
+            BackendMachineError: If there is no C++ compiler.
+            BackendUnsupportedError: If the module cannot be exported.
             BackendBuildError: If Inductor or the compiler fails.
             AITuneUserInputError: If Inductor has no setting of a given name.
         """
@@ -117,15 +118,18 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         return self._engine(run, job, artifact, folder)
 
     def _load(self, package: Path, device: torch.device) -> Run:
-        """Load a package, and return the call of its library: a tenth of the cost of the public callable's."""
-        import torch._inductor
+        """Load a package, and return the call of its library: a tenth of the cost of the public callable's.
 
+        The public function takes 1.3 s more: it imports the whole of Inductor to compare facts that
+        :class:`Processor` and the version of torch stand for here.
+        """
+        load = torch._C._aoti.AOTIModelPackageLoader  # type: ignore[attr-defined, unused-ignore]
         graphs, index = self.config.use_cuda_graphs, -1 if device.index is None else device.index
         with read_once():  # the library, as large as the weights, beside the weights themselves
             # Single-threaded under graphs: what it records otherwise, to know when a call is done, could not be asked
             # about any more once a capture has recorded it.
-            loaded = torch._inductor.aoti_load_package(str(package), run_single_threaded=graphs, device_index=index)
-        run: Run = loaded.loader.boxed_run
+            loader = load(str(package), _MODEL, graphs, 1, index)
+        run: Run = loader.boxed_run
         return _one_at_a_time(run) if graphs else run  # else it takes calls of several threads in turn by itself
 
     def _engine(self, run: Run, job: Job, artifact: Artifact, folder: Path) -> Engine:
@@ -179,10 +183,10 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
 
     def _compiler(self) -> str:
         """Return the compiler that Inductor would call; refuse where it is not there."""
-        name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        name = cxx()
         if shutil.which(name) is None:
             hint = "install one (such as the package g++), or name one in the environment variable CXX"
-            raise BackendUnsupportedError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
+            raise BackendMachineError(self.name, f"needs a C++ compiler, and there is no {name!r}: {hint}")
         return name
 
     def _check_origin(self, artifact: Artifact, device: torch.device) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, BackendUnsupportedError
+from aitune.exceptions import BackendBuildError, BackendMachineError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.cuda_graphs import CudaGraphs
@@ -57,7 +57,8 @@ class TorchTensorRTAotBackend(Backend[TorchTensorRTAotBackendConfig]):
         """Build an engine; see :meth:`Backend.build`.
 
         Raises:
-            BackendUnsupportedError: If the module cannot be exported, or the library does not work here.
+            BackendUnsupportedError: If the module cannot be exported.
+            BackendMachineError: If the library does not work here.
             BackendBuildError: If Torch-TensorRT fails.
             BackendNotInstalledError: If torch_tensorrt is not installed.
         """
@@ -65,7 +66,7 @@ class TorchTensorRTAotBackend(Backend[TorchTensorRTAotBackendConfig]):
         try:
             torch_tensorrt = importlib.import_module("torch_tensorrt")
         except Exception as error:  # whatever a native library that does not fit raises
-            raise BackendUnsupportedError(self.name, f"torch_tensorrt cannot be loaded here: {error}") from error
+            raise BackendMachineError(self.name, f"torch_tensorrt cannot be loaded here: {error}") from error
         exported = export_program(job, self.name)
         settings = self.config.compile_config.settings
         part = job.narrowed(dict(exported.narrowing.ranges))

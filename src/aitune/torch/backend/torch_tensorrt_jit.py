@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from aitune.exceptions import BackendUnsupportedError
+from aitune.exceptions import BackendMachineError
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.compiled import compiled_forward, engine_of, under_autocast, warmed_up
@@ -60,7 +60,8 @@ class TorchTensorRTJitBackend(Backend[TorchTensorRTJitBackendConfig]):
         """Build an engine; see :meth:`Backend.build`.
 
         Raises:
-            BackendUnsupportedError: If nothing of the module was compiled, or the library does not work here.
+            BackendUnsupportedError: If nothing of the module was compiled.
+            BackendMachineError: If the library does not work here.
             BackendBuildError: If torch.compile fails.
             BackendNotInstalledError: If torch_tensorrt is not installed.
         """
@@ -68,7 +69,7 @@ class TorchTensorRTJitBackend(Backend[TorchTensorRTJitBackendConfig]):
         try:
             importlib.import_module("torch_tensorrt")  # registers torch.compile's backend
         except Exception as error:  # whatever a native library that does not fit raises
-            raise BackendUnsupportedError(self.name, f"torch_tensorrt cannot be loaded here: {error}") from error
+            raise BackendMachineError(self.name, f"torch_tensorrt cannot be loaded here: {error}") from error
         config, dtype = self.config, None
         precision = module_precision(job)
         if precision == "float32" and not config.compile_config.disable_tf32:

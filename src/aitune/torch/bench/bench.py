@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,8 +12,9 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendCrashedError
+from aitune.exceptions import BackendMachineError
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.circumstance import is_of_the_moment
 from aitune.torch.backend.resident import return_freed
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
@@ -62,6 +62,7 @@ class Bench:
         self._entrants: dict[int, Entrant] = {}
         self._ledger = Ledger(job.name, job.graph.name)
         self.recalled = False
+        self._hindered = False
         self._budget = Budget.starting(tools.stopwatch.clock, tools.deadline, rules.time_limit)
 
     def __enter__(self) -> Bench:
@@ -257,8 +258,13 @@ class Bench:
         return trial
 
     def finish(self, chosen: Trial) -> None:
-        """Keep what the strategy chose for the next tune; not where time ran out before all was tried."""
-        if self._tools.shelf is not None and not self.recalled and self._budget.over() is None:
+        """Keep what the strategy chose for the next tune.
+
+        Not where time ran out before all was tried, or a candidate failed for want of something that is there another
+        time: then the next tune goes on from what was found.
+        """
+        whole = self._budget.over() is None and not self._hindered
+        if self._tools.shelf is not None and not self.recalled and whole:
             self._tools.shelf.finish(chosen, self.graph, self._resolved.batch_size, self._ledger.findings)
 
     def _chosen_again(self, backend: Backend[Any], known: Known) -> Trial | None:
@@ -267,7 +273,7 @@ class Bench:
         trial, error, _ = self._recalled(backend, known)
         if trial.accepted:
             return trial
-        self._tools.shelf.reject(known, f"{trial.verdict}: {error or trial.reason}")
+        _put_away(self._tools.shelf, known, trial, error)
         return None
 
     def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None, PairedTiming | None]:
@@ -301,7 +307,7 @@ class Bench:
         found = self._recalled(backend, known)
         if found[0].verdict in _HOLDS:
             return found
-        shelf.reject(known, f"{found[0].verdict}: {found[1] or found[0].reason}")
+        _put_away(shelf, known, *found[:2])
         return None
 
     def _built(
@@ -314,7 +320,9 @@ class Bench:
         self._stage(backend.describe(), "build")
         admission = self._gate.admit(backend, job, self._best_timing())
         trial, error, timing = self._entered(admission, backend)
-        if self._tools.shelf is not None and _lasts(error):
+        lasts = admission.lasts and not (error is not None and is_of_the_moment(error))
+        self._hindered = self._hindered or not (lasts or isinstance(error, BackendMachineError))
+        if self._tools.shelf is not None and lasts:
             engine, files = admission.engine, job.folder / "kept"
             self._tools.shelf.keep(
                 backend,
@@ -396,6 +404,7 @@ class Bench:
         return trial, None, timing
 
 
-def _lasts(error: Exception | None) -> bool:
-    """Whether a failure says something about the candidate: a process that was killed may have been by the system."""
-    return not (isinstance(error, BackendCrashedError) and error.signal == signal.SIGKILL)
+def _put_away(shelf: Shelf, known: Known, trial: Trial, error: Exception | None) -> None:
+    """Have an engine removed that does not hold any more; not where the machine could not take it at the moment."""
+    if error is None or not is_of_the_moment(error):
+        shelf.reject(known, f"{trial.verdict}: {error or trial.reason}")

@@ -19,6 +19,7 @@ from aitune.exceptions import (
     NotCarriedError,
 )
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.circumstance import is_of_the_moment
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.failure import failed_trial, log_path
 from aitune.torch.bench.rules import Rules
@@ -68,6 +69,7 @@ class Admission:
         judged: Whether its values passed the whole examination elsewhere, in the very form in which it is here.
         known: Whether they did in an earlier tune.
         timing: Figures from elsewhere of a candidate that was turned away.
+        lasts: Whether what was found says something of the candidate, and not of the machine at that moment.
     """
 
     trial: Trial
@@ -76,6 +78,7 @@ class Admission:
     judged: bool = False
     known: bool = False
     timing: PairedTiming | None = None
+    lasts: bool = True
 
 
 @dataclass(eq=False)
@@ -183,7 +186,7 @@ class Gate:
             return self.admit(backend, job, best)
         trial = _recorded(name, outcome, job)
         if outcome.error is not None:
-            return _refused(trial, outcome.error)
+            return _refused(trial, outcome.error, lasts=not outcome.of_the_moment)
         hopeless = self._hopeless(outcome.timing, best)
         if hopeless is not None:
             remove_files(str(job.folder))
@@ -191,7 +194,7 @@ class Gate:
             return Admission(trial, timing=outcome.timing)
         late = self._too_late(outcome)
         if late is not None:
-            return _refused(replace(trial, verdict=Verdict.timed_out, reason=late), None)
+            return _refused(replace(trial, verdict=Verdict.timed_out, reason=late), None, lasts=False)
         if not outcome.saved:
             return _made(trial, build_here(backend, job), job)
         return _made(trial, load_here(backend, job), job, judged=self.rules.correctness)
@@ -309,8 +312,8 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
     return Admission(trial, built.engine, judged=judged)
 
 
-def _refused(trial: Trial, error: Exception | None) -> Admission:
-    return Admission(trial, error=error)
+def _refused(trial: Trial, error: Exception | None, *, lasts: bool = True) -> Admission:
+    return Admission(trial, error=error, lasts=lasts and (error is None or not is_of_the_moment(error)))
 
 
 def _add_to_log(job: Job, error: BackendError) -> None:

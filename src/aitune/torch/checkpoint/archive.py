@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
 import struct
@@ -55,7 +56,7 @@ def write_archive(file: Path, manifest: str, folder: Path, storage: LocalTorchSt
     target = Path(os.path.realpath(file))
     old = _old_digest(target, storage)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex}.tmp")
+    temporary = target.with_name(f".{target.name[:60]}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
             _write_zip(stream, manifest, folder, compress=storage.compress_checkpoint)
@@ -63,8 +64,8 @@ def write_archive(file: Path, manifest: str, folder: Path, storage: LocalTorchSt
             os.fsync(stream.fileno())
         new = _digest(temporary, storage)
         sums = storage.sums(target)
-        if old is not None:  # for the moment in between both are right
-            _write_sums(sums, [(new, target.name), (old, target.name)])
+        # For the moment in between both are right; a name that is too long for it shows before anything is replaced.
+        _write_sums(sums, [(new, target.name), *([(old, target.name)] if old is not None else [])])
         temporary.replace(target)
         sync(target.parent)
         _write_sums(sums, [(new, target.name)])
@@ -127,15 +128,24 @@ def _digest(path: Path, storage: LocalTorchStorage) -> str:
 
 
 def _write_sums(path: Path, lines: list[tuple[str, str]]) -> None:
-    temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
+    if path.exists() and not _are_sums(path):
+        raise CheckpointError(str(path), "is no list of digests, and is not replaced; give the checkpoint another path")
+    temporary = path.with_name(f".{path.name[:60]}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as stream:
+        with temporary.open("x", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
             stream.write("".join(f"{digest}  {name}\n" for digest, name in lines))
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _are_sums(path: Path) -> bool:
+    if not path.is_file() or path.stat().st_size > _LARGEST_SUMS:
+        return False
+    lines = path.read_bytes().splitlines()
+    return all(re.fullmatch(rb"[0-9a-f]{56,128} [ *].+", line) for line in lines)
 
 
 # ------------------------------------------------------------------------------------------------- reading
@@ -151,7 +161,7 @@ def check_sums(file: Path, storage: LocalTorchStorage) -> None:
     sums = storage.sums(file)
     try:
         with sums.open("rb") as stream:
-            lines = stream.read(_LARGEST_SUMS).decode("utf-8", "replace").splitlines()
+            lines = stream.read(_LARGEST_SUMS).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
         return
     parts = [line.split(maxsplit=1) for line in lines]
@@ -226,6 +236,8 @@ def _copy(file: Path, source: IO[bytes], part: IO[bytes], size: int) -> None:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
+    if file.exists() and not file.is_file():
+        raise CheckpointError(str(file), "is no file; give the path of a checkpoint that ait.save wrote")
     if not file.is_file():
         raise CheckpointError(str(file), "is not there; ait.save(model, path) writes one")
     try:

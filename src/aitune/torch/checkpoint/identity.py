@@ -18,7 +18,7 @@ __all__ = ["Identity", "environment_differences"]
 _MOST_TENSORS = 1_000_000
 _MOST_NAMED = 3
 # Facts that do not decide whether an engine runs, or runs right.
-_NO_MATTER = frozenset({"threads", "python", "device memory", "aitune"})
+_NO_MATTER = frozenset({"threads", "python", "device memory", "aitune", "compiler"})
 
 
 @dataclass(frozen=True)

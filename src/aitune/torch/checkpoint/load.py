@@ -145,7 +145,7 @@ class _Loader:
             raise CheckpointMismatchError(
                 str(self._file),
                 (f"it has engines for {place_text(saved.place)}, where this {type(value).__name__} has no module",),
-                "pass the model or pipeline that it was saved from",
+                "Pass the model or pipeline that it was saved from",
             )
         return part
 
@@ -165,6 +165,12 @@ class _Loader:
 
     def _make(self, saved: SavedModule, module: torch.nn.Module, folders: BuildFolders) -> _Made:
         device = module_device(module)
+        empty = [name for name, tensor in module.state_dict(keep_vars=True).items() if tensor.is_meta]
+        if empty:
+            raise AITuneUserInputError(
+                f"{place_text(saved.place)} has no weights yet, {empty[0]} is on meta: load them first, for example"
+                " with load_state_dict(..., assign=True)"
+            )
         here = Identity.of(module, device, saved.identity.way)
         differs = saved.identity.differences(here)
         if differs and not self._retune:
@@ -217,9 +223,14 @@ def _check_flags(**flags: Any) -> None:
 
 def _device(device: Any) -> torch.device:
     try:
-        return torch.device(device)
+        place = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise AITuneUserInputError(f"device_map must name devices such as 'cpu' or 'cuda:0', not {device!r}") from error
+    try:
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise AITuneUserInputError(f"device_map: {device!r} cannot be used here: {error}") from error
+    return place
 
 
 def _original(module: torch.nn.Module) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import AITuneUserInputError, CheckpointError
+from aitune.exceptions import AITuneError, AITuneUserInputError, CheckpointError, CheckpointWriteError
 from aitune.torch.checkpoint.archive import write_archive
 from aitune.torch.checkpoint.identity import Identity
 from aitune.torch.checkpoint.manifest import Manifest, SavedGraph, SavedModule
@@ -48,7 +48,7 @@ def save(module: Any, path: str | os.PathLike[str], storage: LocalTorchStorage |
     Raises:
         AITuneUserInputError: If nothing in ``module`` is tuned, or an argument cannot be used.
         CheckpointError: If an engine cannot be written, or the path holds something that is no checkpoint.
-        OSError: If the file cannot be written.
+        CheckpointWriteError: If the file cannot be written; an ``OSError`` as well.
     """
     storage = _checked(storage)
     file = storage.file(path)
@@ -66,7 +66,10 @@ def save(module: Any, path: str | os.PathLike[str], storage: LocalTorchStorage |
             text = manifest.text()
         except ValueError as error:
             raise CheckpointError(str(file), f"cannot be written: {error}") from error
-        write_archive(file, text, folder, storage)
+        try:
+            write_archive(file, text, folder, storage)
+        except OSError as error:
+            raise CheckpointWriteError(str(file), error) from error
     return file
 
 
@@ -103,6 +106,12 @@ class _Writer:
 
     def module(self, place: Place, module: torch.nn.Module, handle: Handle) -> SavedModule:
         """Write the engines of one module, and return what the manifest says of it."""
+        if handle.outdated:
+            raise CheckpointError(
+                str(self._file),
+                f"cannot be written: weights, children or flags of {place_text(place)} are not those that its engines"
+                " were made of; ait.handle(module).retune() makes them anew",
+            )
         graphs = []
         for served in handle.served:
             graph = self._graph(served, handle.result)
@@ -116,10 +125,17 @@ class _Writer:
                 _log.info("%s: %s is left out, the original serves it: %s", handle.name, served.graph.name, error)
                 continue
             graphs.append(graph)
-        identity = Identity.of(module, handle.device)
-        return SavedModule(
-            place=place, name=handle.name, device=str(handle.device), identity=identity, graphs=tuple(graphs)
-        )
+        try:
+            with handle.awake():
+                device = handle.device
+                identity = Identity.of(module, device)
+        except AITuneError as error:
+            raise CheckpointError(
+                str(self._file),
+                f"cannot be written: the weights of {place_text(place)}, which it has to name, were given up; tune with"
+                " config.device_after_tuning 'cpu' or None, and save then",
+            ) from error
+        return SavedModule(place=place, name=handle.name, device=str(device), identity=identity, graphs=tuple(graphs))
 
     def _graph(self, served: Served, result: ModuleResult | None) -> SavedGraph:
         if served.recipe is None:

@@ -55,8 +55,10 @@ class LocalTorchStorage:
         if not isinstance(path, (str, os.PathLike)) or not str(path):
             raise AITuneUserInputError(f"path must be that of a checkpoint such as 'tuned.ait', not {path!r}")
         given = Path(path).expanduser()
-        if given.name in ("", ".", ".."):
+        if given.name in ("", ".", "..") or str(path).endswith(("/", os.sep)):
             raise AITuneUserInputError(f"path must name a file, not {str(path)!r}")
+        if any(letter in str(path) for letter in "\0\n\r"):
+            raise AITuneUserInputError(f"path must be one line of text, not {str(path)!r}")
         return given if given.parent != Path() or str(path).startswith("./") else Path(self.base_folder) / given
 
     def sums(self, file: Path) -> Path:

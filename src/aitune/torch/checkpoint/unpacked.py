@@ -53,6 +53,9 @@ def unpack(file: Path, manifest: Manifest, cache_dir: Path) -> Unpacked:
     name = hashlib.blake2b(manifest.source, digest_size=20).hexdigest()
     root = cache_dir / "checkpoints"
     problem = _unusable(root)
+    target = root / name
+    if problem is None and not target.is_dir():
+        problem = _too_small(root, manifest.size)
     if problem is not None:
         _log.warning("unpacking %s to a temporary folder: %s", file.name, problem)
         folder = Path(tempfile.mkdtemp(prefix="aitune-checkpoint-"))
@@ -60,7 +63,6 @@ def unpack(file: Path, manifest: Manifest, cache_dir: Path) -> Unpacked:
         weakref.finalize(unpacked, shutil.rmtree, str(folder), ignore_errors=True)
         _fill(file, manifest, folder)
         return unpacked
-    target = root / name
     if target.is_dir():
         found = damage(target, manifest.files)
         if found is None:
@@ -93,6 +95,13 @@ def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _too_small(root: Path, size: int) -> str | None:
+    """Return that there is no room for so many bytes, where the disk of temporary files has it; None otherwise."""
+    if shutil.disk_usage(root).free > size or shutil.disk_usage(tempfile.gettempdir()).free <= size:
+        return None
+    return f"{root} has no room for {size} bytes"
 
 
 def _unusable(root: Path) -> str | None:

@@ -18,6 +18,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
 from aitune.torch.module.fork import keep_for_ever, tell_after_fork
 from aitune.torch.module.miss import Miss, find_route
+from aitune.torch.module.resting import Place, Resting
 from aitune.torch.module.route import Route, compile_route
 from aitune.torch.module.slot import CALL_CODE, Slot, is_copy, its_own
 from aitune.torch.module.stats import Stats, Tally
@@ -56,34 +57,45 @@ class Dispatcher:
         name: The module's name, for the log.
         slot: The module's slot.
         served: Graphs with their engines, in order of preference.
+
+    Attributes:
+        original: What answers where no engine does.
+        resting: Where the weights are, None where they always were.
     """
 
     def __init__(self, name: str, slot: Slot, served: Sequence[Served]) -> None:
         self._name = name
         self._slot = slot
         self._served = tuple(served)
-        self._watch = StateWatch(slot.module)
-        frozen = any(not one.engine.live_weights for one in self._served)
-        self._drift = DriftWatch(slot.module) if frozen else None
-        self._unchanged = _compiled_watch(self._watch) if frozen else None
+        self.original: Callable[..., Any] = slot.original
+        self.resting: Resting | None = None
         self._tallies = {one.backend: Tally() for one in self._served}
         self._misses: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._routes = tuple(self._route(one) for one in self._served)
         self._retired: set[int] = set()
         self._stale = False
         self._drifted = False
         self._forked = False
         self._changes = 0
-        # Only the module itself, in the place of an engine, runs the hooks of what is below. Not yet looked for any.
-        self._hooks_seen = [-1] if any(not one.engine.own_errors for one in self._served) else None
         self._check: Callable[..., Any] = _nowhere
         self._quick: Callable[..., Any] = _nowhere
+        self._begin_watching()
         self._compile()
         self.call = self._make_call()
-        self.bypass = its_own(slot, slot.original)
+        self.bypass = its_own(slot, self._run_original)
         self.bypass.dispatcher = self  # type: ignore[attr-defined]
         tell_after_fork(self)
+
+    def _begin_watching(self) -> None:
+        """Take the module as it is for the one that the engines were made of."""
+        given_up = self.resting is not None and self.resting.place == "meta"
+        frozen = any(not one.engine.live_weights for one in self._served) and not given_up
+        self._watch = StateWatch(self._slot.module)
+        self._drift = DriftWatch(self._slot.module) if frozen else None
+        self._unchanged = _compiled_watch(self._watch) if frozen else None
+        self._routes = tuple(self._route(one, watched=not given_up) for one in self._served)
+        # Only the module itself, in the place of an engine, runs the hooks of what is below. Not yet looked for any.
+        self._hooks_seen = [-1] if any(not one.engine.own_errors for one in self._served) else None
 
     @property
     def stats(self) -> Stats:
@@ -119,6 +131,35 @@ class Dispatcher:
         """What the calls are routed to."""
         return self._served
 
+    @property
+    def outdated(self) -> bool:
+        """Whether an engine with weights of its own serves a module that was changed since."""
+        changed = self._drift is not None and (self._watch.changed or self._drift.changed)
+        return self._stale or changed
+
+    def rest(self, place: Place) -> str | None:
+        """Put the weights of the original elsewhere, and go on serving.
+
+        Args:
+            place: Where to; on "meta" they are given up, with the answer to calls that no engine was made for.
+
+        Returns:
+            Why they stay where they are, None if they were moved.
+        """
+        needing = [one.backend for one in self._served if one.engine.keeps_module or one.engine.live_weights]
+        if needing:
+            return f"{', '.join(dict.fromkeys(needing))} runs the module itself"
+        tensors = [*self._slot.module.parameters(), *self._slot.module.buffers()]
+        if all(tensor.device.type == place for tensor in tensors):
+            return f"it is on {place} already"
+        with self._lock:
+            self._check = _nowhere
+            self.resting = Resting(self._name, self._slot.module, place, self._slot.original)
+            self.original = self.resting.call
+            self._begin_watching()
+            self._compile()
+        return None
+
     def close(self) -> None:
         """Stop using the engines and free them. Calls that come later go to the original."""
         self._check = _nowhere
@@ -134,7 +175,7 @@ class Dispatcher:
         self._check = _nowhere
 
     def _make_call(self) -> Callable[..., Any]:
-        original, missed, turn = self._slot.original, self._missed, self._turns().__next__
+        original, missed, turn = self._slot.original, self._missed, _turns().__next__
         module, frame_of, compiling = self._slot.module, sys._getframe, torch.compiler.is_dynamo_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -152,15 +193,14 @@ class Dispatcher:
             if run is None:
                 run = missed(args, kwargs)
                 if run is None:
-                    return original(*args, **kwargs)
+                    return self.original(*args, **kwargs)
             return run(*args, **kwargs)
 
         call.dispatcher = self  # type: ignore[attr-defined]
         return call
 
-    def _turns(self) -> Iterator[bool]:
-        """Return what tells, call by call and for any thread, whether it is time to look for drift."""
-        return itertools.cycle([True, *[False] * (EVERY - 1)] if self._drift is not None else [False])
+    def _run_original(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)
 
     def _look(self) -> None:
         drift = self._drift
@@ -173,17 +213,17 @@ class Dispatcher:
             self._drifted = True
             self._check = _nowhere
 
-    def _route(self, one: Served) -> Route:
+    def _route(self, one: Served, *, watched: bool) -> Route:
         run = self._counted(one)
-        watch = None if one.engine.live_weights else self._watch
+        watch = None if one.engine.live_weights or not watched else self._watch
         forward = self._slot.module.__dict__.get("forward")
         return Route(one.graph.narrowed(one.engine.ranges), run, watch, forward, reads_memory=not one.engine.own_errors)
 
     def _counted(self, one: Served) -> Callable[..., Any]:
         engine_run, count = one.engine.run, self._tallies[one.backend].add
         if not one.engine.reentrant:
-            engine_run = _serialised(engine_run, self._slot.original)
-        if one.engine.own_errors:
+            engine_run = _serialised(engine_run, self.original)
+        if one.engine.own_errors or (self.resting is not None and self.resting.place == "meta"):
 
             def run_own(*args: Any, **kwargs: Any) -> Any:
                 count()
@@ -191,7 +231,7 @@ class Dispatcher:
 
             return run_own
 
-        original, failed, at_fault = self._slot.original, self._failed, self._at_fault
+        original, failed, at_fault = self.original, self._failed, self._at_fault
 
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -246,6 +286,8 @@ class Dispatcher:
         return None
 
     def _spoiled(self) -> bool:
+        if self.resting is not None and self.resting.busy:  # they are elsewhere for a call, and come back
+            return False
         return self._watch.spoiled or (self._drift is not None and self._drift.spoiled)
 
     def _give_up(self) -> None:
@@ -317,6 +359,11 @@ class Dispatcher:
             level = logging.WARNING if miss.reason in ("weights changed", "engine failed") else logging.INFO
             detail = f" ({miss.detail})" if miss.detail else ""
             _log.log(level, "%s: the original answers: %s%s", self._name, miss.reason, detail)
+
+
+def _turns() -> Iterator[bool]:
+    """Return what tells, call by call and for any thread, whether it is time to look for drift."""
+    return itertools.cycle([True, *[False] * (EVERY - 1)])
 
 
 def _hooks_made() -> int:

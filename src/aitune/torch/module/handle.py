@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import gc
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from aitune.exceptions import AITuneError, AITuneUserInputError
 from aitune.torch.check.trace import no_trace
+from aitune.torch.config import config
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.module.declared import DynamicShapes, validated
 from aitune.torch.module.dispatch import Dispatcher, Served
@@ -23,6 +26,7 @@ from aitune.torch.module.graph_specs import GraphSpecs
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.registry import Registry
+from aitune.torch.module.resting import Place
 from aitune.torch.module.slot import Slot, current, is_ours, its_own
 from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device, tune_module
@@ -38,6 +42,9 @@ __all__ = [
     "try_tuning_alone",
     "tuning_alone",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 class ModuleState(enum.Enum):
@@ -163,6 +170,12 @@ class Handle:
         dispatcher = self._dispatcher
         return () if dispatcher is None else dispatcher.served
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the module is not the one any more that its engines were made of, as far as is seen by looking."""
+        dispatcher = self._dispatcher
+        return dispatcher is not None and dispatcher.outdated
+
     def install(self, served: Sequence[Served], result: ModuleResult) -> None:
         """Let engines that were made elsewhere answer the calls, in place of what did so before.
 
@@ -235,6 +248,8 @@ class Handle:
         result = self.tune_with(TuneOptions(device=device, dry_run=dry_run), plan=plan)
         if result.error is not None:
             raise result.error
+        if config.device_after_tuning is not None and self.serves and not dry_run:
+            self.rest(config.device_after_tuning)
         return result
 
     def tune_with(
@@ -259,6 +274,8 @@ class Handle:
         Raises:
             AITuneUserInputError: If no call was recorded, or a declared shape contradicts a recorded one.
         """
+        if not options.dry_run:
+            self._wake()
         recording = recording or self._recording
         if recording is None or not recording.calls:
             raise AITuneUserInputError(
@@ -298,7 +315,48 @@ class Handle:
         Slot(module, self._before).remove()
         if dispatcher is not None:
             dispatcher.close()
+            if dispatcher.resting is not None and dispatcher.resting.place == "meta":
+                _log.warning("%s: its weights were given up by config.device_after_tuning='meta'", self.name)
+            elif dispatcher.resting is not None:
+                dispatcher.resting.wake()
         self._state = ModuleState.INIT
+
+    def rest(self, place: Place) -> str | None:
+        """Put the weights of the original elsewhere while engines answer its calls; see ``config.device_after_tuning``.
+
+        Args:
+            place: Where to; on "meta" they are given up.
+
+        Returns:
+            Why they stay where they are, None if they were moved.
+        """
+        dispatcher = self._dispatcher
+        problem = "no engine answers its calls" if dispatcher is None else dispatcher.rest(place)
+        gc.collect()  # what watched the weights until now has references in circles
+        if problem is not None:
+            _log.info("%s: the original stays where it is: %s", self.name, problem)
+        elif place == "meta":
+            _log.warning(
+                "%s: the weights of the original are given up (config.device_after_tuning='meta'): changes are not"
+                " noticed any more, and a call that no engine was made for raises",
+                self.name,
+            )
+        return problem
+
+    def awake(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a block in which the weights of the original are where they were before :meth:`rest`.
+
+        Raises:
+            AITuneError: If they were given up.
+        """
+        dispatcher = self._dispatcher
+        resting = dispatcher.resting if dispatcher is not None else None
+        return contextlib.nullcontext() if resting is None else resting.awake()
+
+    def _wake(self) -> None:
+        dispatcher = self._dispatcher
+        if dispatcher is not None and dispatcher.resting is not None:
+            dispatcher.resting.wake()
 
     def activate(self) -> None:
         """Use the engines again after :meth:`deactivate`.

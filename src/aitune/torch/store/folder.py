@@ -48,13 +48,9 @@ class StoreFolder:
                 return None
             except OSError as error:
                 return f"{folder} cannot be looked at: {error.strerror or error}"
-            if not stat.S_ISDIR(facts.st_mode):
-                return f"{folder} is no folder"
-            if hasattr(os, "geteuid"):
-                if facts.st_uid != os.geteuid():
-                    return f"{folder} belongs to another user (uid {facts.st_uid})"
-                if facts.st_mode & 0o022:
-                    return f"{folder} can be written by others; remove it, or look into it and then: chmod 700 {folder}"
+            problem = _kind_problem(folder, facts.st_mode) or _owner_problem(folder, facts)
+            if problem is not None:
+                return problem
         return None
 
     def entry(self, key: str) -> Path:
@@ -136,3 +132,21 @@ class StoreFolder:
             shutil.rmtree(trash, ignore_errors=True)
         else:
             trash.unlink(missing_ok=True)
+
+
+def _kind_problem(folder: Path, mode: int) -> str | None:
+    if stat.S_ISLNK(mode):
+        return f"{folder} is a link; set AITUNE_CACHE_DIR, or config.cache_dir, to where it leads"
+    if not stat.S_ISDIR(mode):
+        return f"{folder} is no folder; remove it, or set AITUNE_CACHE_DIR to a folder"
+    return None
+
+
+def _owner_problem(folder: Path, facts: os.stat_result) -> str | None:
+    if not hasattr(os, "geteuid"):
+        return None
+    if facts.st_uid != os.geteuid():
+        return f"{folder} belongs to another user (uid {facts.st_uid}); set AITUNE_CACHE_DIR to a folder of your own"
+    if facts.st_mode & 0o022:
+        return f"{folder} can be written by others; remove it, or look into it and then: chmod 700 {folder}"
+    return None

@@ -115,6 +115,8 @@ class Journal:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+        except FileNotFoundError:
+            return  # another process cleared the store
         except OSError as error:
             self._file = None
             if self._lost is not None:

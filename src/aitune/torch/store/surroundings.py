@@ -6,11 +6,13 @@ import functools
 import hashlib
 import importlib.metadata
 import platform
+import shutil
 from pathlib import Path
 
 import torch
 
 import aitune
+from aitune.torch.backend.circumstance import cxx
 
 __all__ = ["LIBRARIES", "surroundings"]
 
@@ -37,12 +39,18 @@ def surroundings(device: torch.device) -> dict[str, str]:
         "git": str(torch.version.git_version or ""),
         "system": f"{platform.system()} {platform.machine()} {' '.join(platform.libc_ver())}".strip(),
         **_libraries(),
+        "compiler": _compiler(),
         "device": device.type,
         **(_cuda(device) if device.type == "cuda" else {}),
         **_processor(),
         **_settings(),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _compiler() -> str:
+    """Return where the compiler of generated code is: without one, candidates fail that another time do not."""
+    return shutil.which(cxx()) or ""
 
 
 @functools.cache

@@ -101,9 +101,12 @@ def clear(root: Path) -> None:
     """Remove everything that aitune wrote into a store, and the folder if nothing else is in it.
 
     Raises:
-        OSError: If something cannot be removed.
+        OSError: If something cannot be removed, or the folder is not its owner's alone: then nothing is.
     """
     folder = StoreFolder(root)
+    foreign = folder.foreign()
+    if foreign is not None:
+        raise PermissionError(foreign)
     for entry in folder.entries():
         folder.remove(entry)
     _remove_leftovers(folder, 0.0)

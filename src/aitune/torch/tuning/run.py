@@ -85,6 +85,7 @@ class Run:
         finally:
             if self._options.folders is not None:
                 self._options.folders.tidy()
+        notes += self._rest(modules)
         if self._expired():
             notes.append(f"the time limit of {request.time_limit:g} s was reached")
         result = self._result(modules, end_to_end, notes, complete=not self._expired())
@@ -103,6 +104,19 @@ class Run:
             calls = record(request, self._expired) if request.source is not None else self._recorded_before()
             self._tune_all(calls, modules)
         return None if request.dry_run else self._time_whole(calls, modules)
+
+    def _rest(self, modules: dict[str, tuple[Handle, ModuleResult]]) -> list[str]:
+        """Put originals where ``config.device_after_tuning`` says; returns what a reader should know."""
+        place = config.device_after_tuning
+        if place is None or self._request.dry_run:
+            return []
+        notes = []
+        for handle, _ in modules.values():
+            if handle.serves:
+                problem = handle.rest(place)
+                done = "was given up" if place == "meta" else "was moved to the CPU"
+                notes.append(f"{handle.name}: the original {done if problem is None else f'stays: {problem}'}")
+        return notes
 
     def _note_partial(self, modules: dict[str, tuple[Handle, ModuleResult]], partial: ModuleResult) -> None:
         if self._current is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from aitune.torch.tuning.run import Run
 from aitune.torch.worker import BuildFolders
 
 __all__ = ["tune"]
+
+_log = logging.getLogger(__name__)
 
 
 def tune(  # noqa: PLR0913 - the documented signature
@@ -98,8 +101,7 @@ def tune(  # noqa: PLR0913 - the documented signature
     )
     silent = checked_flag("disable_external_logging", disable_external_logging)
     if folders_cleared and not request.dry_run:
-        BuildFolders.clear(config.cache_dir)
-        clear_store(Store.configured(config).root)
+        _clear()
     with (
         tuning_alone(),
         progress_listener(progress) as listener,
@@ -112,3 +114,15 @@ def tune(  # noqa: PLR0913 - the documented signature
     elif config.tuning_data_output_path is not None:
         write_record(result, config.tuning_data_output_path)
     return result
+
+
+def _clear() -> None:
+    """Remove what earlier tunes left; a disk on which that is not possible does not stop this one."""
+    try:
+        BuildFolders.clear(config.cache_dir)
+        clear_store(Store.configured(config).root)
+    except OSError as error:
+        _log.warning(
+            "the store cannot be cleared, and what is in it may be used: %s; config.reuse_store = False builds anew",
+            error,
+        )

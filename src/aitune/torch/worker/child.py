@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
+from aitune.torch.backend.circumstance import is_of_the_moment
 from aitune.torch.measure import is_out_of_memory
 from aitune.torch.worker import cargo
 from aitune.torch.worker.attempt import Attempt
@@ -119,5 +120,10 @@ def failure_of(error: Exception) -> Failure:
     kind = type(error)
     text = str(error)
     return Failure(
-        kind=kind.__name__, module=kind.__module__, text=text, pickled=pickled, out_of_memory=is_out_of_memory(error)
+        kind=kind.__name__,
+        module=kind.__module__,
+        text=text,
+        pickled=pickled,
+        out_of_memory=is_out_of_memory(error),
+        of_the_moment=is_of_the_moment(error),  # seen here: what it was raised from does not travel
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -10,29 +11,41 @@ import re
 import shutil
 import tempfile
 import time
+import weakref
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be removed anyway
+    fcntl = None  # type: ignore[assignment, unused-ignore]
 
 __all__ = ["BuildFolders"]
 
 _log = logging.getLogger(__name__)
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
+_ROOM = 1 << 30
+"""Bytes that a build may well need: sources, objects and an engine or two."""
 
 
 class BuildFolders:
     """Folders and logs of the builds of one tune.
 
     Args:
-        cache_dir: Root of everything that aitune writes; where it cannot be written to, a temporary folder serves.
+        cache_dir: Root of everything that aitune writes; where it cannot be written to, or has little room, a temporary
+            folder serves.
     """
 
     def __init__(self, cache_dir: Path) -> None:
         self._root = _make_root(cache_dir / "builds")
+        held = _hold(self._root)
+        if held is not None:
+            weakref.finalize(self, os.close, held)
         self._numbers = itertools.count()
 
     @staticmethod
     def clear(cache_dir: Path) -> None:
-        """Remove what earlier tunes left below a cache root; nothing that aitune did not name."""
+        """Remove what earlier tunes left below a cache root; nothing that aitune did not name, or that is in use."""
         builds = cache_dir / "builds"
         if builds.is_dir():
             _prune(builds, keep_seconds=0.0)
@@ -71,18 +84,59 @@ def _make_root(builds: Path) -> Path:
     try:
         builds.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(builds)
+        _need_room(builds)
         return Path(tempfile.mkdtemp(prefix=prefix, dir=builds))
     except OSError as error:
         _log.warning("cannot write below %s (%s); builds go to a temporary folder", builds, error)
         return Path(tempfile.mkdtemp(prefix=f"aitune-{prefix}"))
 
 
+def _need_room(builds: Path) -> None:
+    """Refuse a disk that has little room left, where the one of temporary files has more.
+
+    Raises:
+        OSError: If it is so.
+    """
+    free = shutil.disk_usage(builds).free
+    if free < _ROOM and shutil.disk_usage(tempfile.gettempdir()).free > free:
+        raise OSError(errno.ENOSPC, f"{free >> 20} MB are left")
+
+
+def _hold(folder: Path) -> int | None:
+    """Mark a folder as in use until the descriptor is closed, by whatever ends this process; None where that fails."""
+    if fcntl is None:
+        return None
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+    return None
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a tune of another process, or of this one, is at work in a folder."""
+    if fcntl is None:
+        return False
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _prune(builds: Path, keep_seconds: float = _KEPT_SECONDS) -> None:
-    """Remove folders of tunes that began long ago; nothing that aitune did not name."""
+    """Remove folders of tunes that began long ago; nothing that aitune did not name, or that is in use."""
     limit = time.time() - keep_seconds
     for entry in builds.iterdir():
         with contextlib.suppress(OSError):
-            if re.fullmatch(r"\d{8}-\d{6}-\w+", entry.name) and entry.is_dir() and entry.stat().st_mtime < limit:
+            ours = re.fullmatch(r"\d{8}-\d{6}-\w+", entry.name) and entry.is_dir() and not entry.is_symlink()
+            if ours and entry.stat().st_mtime < limit and not _in_use(entry):
                 shutil.rmtree(entry, ignore_errors=True)
 
 

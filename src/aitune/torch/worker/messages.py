@@ -92,6 +92,7 @@ class Failure:
         text: Its message.
         pickled: The exception itself, None where it does not pickle.
         out_of_memory: Whether it says that memory ran out.
+        of_the_moment: Whether it says what the machine lacked.
     """
 
     kind: str
@@ -99,6 +100,7 @@ class Failure:
     text: str
     pickled: bytes | None
     out_of_memory: bool
+    of_the_moment: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -301,7 +301,8 @@ class ProcessWorkplace(Workplace):
             worker = self._worker()
         except (LostError, NotCarriedError) as error:
             self._executor.drop()
-            return Outcome(error=BackendCrashedError(name, f"there is no worker for it: {error}"))
+            lost = BackendCrashedError(name, f"there is no worker for it: {error}")
+            return Outcome(error=lost, of_the_moment=True)
         try:
             with cargo.definitions_travel():
                 data: bytes = cloudpickle.dumps(attempt)
@@ -358,7 +359,10 @@ def _as_backend_error(error: LostError, name: str, stage: str, seconds: float | 
 
 def _outcome(answer: Answer, name: str) -> Outcome:
     outcome = answer.outcome or Outcome()
-    return outcome if answer.failure is None else replace(outcome, error=_exception(answer.failure, name))
+    failure = answer.failure
+    if failure is None:
+        return outcome
+    return replace(outcome, error=_exception(failure, name), of_the_moment=failure.of_the_moment)
 
 
 def _exception(failure: Failure, name: str) -> Exception:
