@@ -278,14 +278,17 @@ def test_what_ait_module_wrapped_is_left_to_it(jit, net, seen):
     assert ait.handle(net.blocks[0]).state is ait.ModuleState.INIT
 
 
-def test_copies_that_go_at_once_are_not_tuned_one_after_another(jit, net, steps):
+@pytest.mark.parametrize("tuned", ["Net", "Block"])
+def test_copies_that_go_at_once_are_not_tuned_one_after_another(jit, net, steps, refuses, tuned):
+    jit.strategy = refuses() if tuned == "Net" else refuses("Net")
     for _ in range(5):
         shadow = copy.deepcopy(net)
         for _ in range(3):
             call(shadow, 2, 4)
         del shadow
         gc.collect()
-    assert sum(step.startswith("Tuning Net") for step in steps()) == 2
+    each = {"Net": 1, "Block": 2}[tuned]
+    assert sum(step.startswith(f"Tuning {tuned}") for step in steps()) == 2 * each
     for _ in range(20):
         call(net, 2, 4)
-    assert ait.handle(net).serves
+    assert sum(step.startswith(f"Tuning {tuned}") for step in steps()) == 3 * each

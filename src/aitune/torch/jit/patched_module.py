@@ -98,6 +98,7 @@ class PatchedModule:
         calm: Recorded calls since it last ran in training mode or for gradients; None if it never did.
         refusals: Why calls of it were not recorded.
         retunes: How often it was tuned anew for sizes that came later.
+        watched: Whether it is known that it, or something below it, was tuned.
         inspection: What an inspection gathered, None without one.
     """
 
@@ -118,12 +119,18 @@ class PatchedModule:
         self.fills_containers = False
         self.calm: int | None = None
         self.refusals: set[str] = set()
+        self.watched = False
         self.inspection: Inspection | None = None
 
     @property
     def module(self) -> torch.nn.Module | None:
         """The module, None once it is gone."""
         return self._module()
+
+    @property
+    def head(self) -> PatchedModule:
+        """The head that it is below, itself where it is one."""
+        return self if self.parent is None else self.parent.head
 
     @property
     def level(self) -> int:

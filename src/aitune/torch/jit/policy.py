@@ -62,7 +62,7 @@ class Seen:
         parameters: How many it has.
         samples: Calls that were recorded.
         calm: Recorded calls since it last ran in training mode or for gradients; None if it never did.
-        wasted: How many modules of its class went before their tune had paid.
+        wasted: How many heads of the class of its head went before their tunes had paid.
         batch_axis: Whether the recorded calls differed in a leading axis.
         device: Where it is.
         obstacle: Why no engine could stand in its place; its children may be without it.

@@ -286,7 +286,7 @@ class Session:
             parameters=node.parameters,
             samples=recording.calls if recording is not None else 0,
             calm=node.calm,
-            wasted=self._tuner.waste.of(node.path),
+            wasted=self._tuner.waste.of(node.head.path),
             batch_axis=axis,
             device=str(module_device(module)) if due and module is not None else "cpu",
             obstacle=hinders,

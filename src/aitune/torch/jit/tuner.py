@@ -116,7 +116,7 @@ class Tuner:
             node.decide(JITState.TUNED, backend=_backends(result))
             read = serve(node, module, recording, self.widen, self._history)
             self._summary.serves(read)
-            self._watch(node, module, read)
+            self._watch(node, read)
             self._history.add(f"Tuning {node.title} took {took}")
             self._tell_recalled(node, result)
             return _Outcome(True)
@@ -126,14 +126,16 @@ class Tuner:
             serve(node, module, recording, self.widen, self._history)
         else:
             handle.untune()
-            self._watch(node, module, Stats)
+            self._watch(node, Stats)
         reasons = [f"{trial.backend}: {trial.reason}" for trial in trials if trial.reason]
         notes = [note for graph in result.graphs for note in graph.notes]
         return _Outcome(False, result.failure_text, tuple(trial.verdict for trial in trials), (*notes, *reasons))
 
-    def _watch(self, node: PatchedModule, module: torch.nn.Module, read: Callable[[], Stats]) -> None:
-        if node.retunes == 0:
-            self.waste.watch(module, node.path, read)
+    def _watch(self, node: PatchedModule, read: Callable[[], Stats]) -> None:
+        head = node.head
+        if not head.watched and head.module is not None:
+            head.watched = True
+            self.waste.watch(head.module, head.path, read)
 
     def _tell_recalled(self, node: PatchedModule, result: ModuleResult) -> None:
         if result.graphs and all(graph.recalled for graph in result.graphs):

@@ -20,7 +20,7 @@ _SOON = 300.0
 
 
 class Waste:
-    """Counts, for each class, modules that went soon after they were tuned: copies, or one model after another.
+    """Counts, for each class, heads that went soon after they were tuned: copies, or one model after another.
 
     Keeps no module alive.
     """
@@ -33,16 +33,16 @@ class Waste:
         self._counts: dict[str, int] = {}
 
     def of(self, path: str) -> int:
-        """Return how many modules of a class went too soon."""
+        """Return how many heads of a class went too soon."""
         return self._counts.get(path, 0)
 
     def watch(self, module: torch.nn.Module, path: str, read: Callable[[], Stats] = Stats) -> None:
-        """Take note when a module that was just tuned goes.
+        """Take note when a head that was just tuned, or something below it, goes.
 
         Args:
-            module: The module.
+            module: The head.
             path: Its class.
-            read: Tells how often it was called since; without it the tune found nothing, and never pays.
+            read: Tells how often what was tuned was called since; without it the tune found nothing, and never pays.
         """
         weakref.finalize(module, _went, self._counts, path, read, time.monotonic()).atexit = False
 
