@@ -15,7 +15,7 @@ import aitune.torch as ait
 from aitune.torch import backend
 
 names = sys.argv[1:]
-ait.config.isolation, ait.config.reuse_store = "none", False
+ait.config.reuse_store = False
 torch.manual_seed(0)
 layers = [torch.nn.Linear(2048, 2048) for _ in range(8)]  # 134 MB
 module = torch.nn.Sequential(*layers).eval()
@@ -37,9 +37,9 @@ def measured(*backends):
 
 
 @pytest.mark.timeout(600)
-def test_closing_losers_brings_memory_to_that_of_the_winner_alone():
-    for library in ("onnxruntime", "onnxscript", "openvino"):
-        pytest.importorskip(library)
-    chosen, beside_losers = measured("TorchInductorAotBackend", "ONNXRuntimeBackend", "OpenVINOBackend")
+def test_closing_a_loser_brings_memory_to_that_of_the_winner_alone():
+    """AOTInductor's library holds the weights once more, and stays mapped."""
+    pytest.importorskip("openvino")
+    chosen, beside_loser = measured("TorchInductorAotBackend", "OpenVINOBackend")
     _, alone = measured(chosen.removesuffix("()"))
-    assert beside_losers < 1.1 * alone
+    assert beside_loser < 1.1 * alone

@@ -198,7 +198,7 @@ def test_a_gain_beyond_the_baselines_stalls_is_the_gain_of_the_quickest_calls():
 
     def stalling():
         calls.append(1)
-        clock.work(5e-3 if len(calls) % 10 == 0 else 50e-3)
+        clock.work(5e-3 if len(calls) % 3 == 0 else 50e-3)
 
     timing = compare(clock.callable(1e-3), stalling, stopwatch=Stopwatch(clock))
     assert timing.outcome == "faster"

@@ -287,7 +287,7 @@ def test_any_other_exception_comes_back_in_words(shop, build, words):
     assert words in str(error)
 
 
-def test_the_worker_is_kept_after_an_ordinary_exception_and_put_back_as_it_was(shop, pids):
+def test_the_worker_is_kept_after_a_refusal_and_put_back_as_it_was(shop, pids):
     def misbehave(job):
         with pids.file.open("a") as sink:
             sink.write(f"{os.getpid()}\n")
@@ -298,7 +298,7 @@ def test_the_worker_is_kept_after_an_ordinary_exception_and_put_back_as_it_was(s
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.alarm(1)
         sys.stdout.close()
-        raise ValueError("no")
+        raise BackendUnsupportedError("misbehave", "no")
 
     def look(job):
         with pids.file.open("a") as sink:
@@ -313,6 +313,36 @@ def test_the_worker_is_kept_after_an_ordinary_exception_and_put_back_as_it_was(s
     assert error.reason == f"{(os.getcwd(), None, torch.float32, torch.get_num_threads())} SIG_DFL"  # noqa: PTH109
     first, second = pids.read(2)
     assert first == second
+
+
+def test_after_a_failed_build_comes_a_fresh_worker(shop, pids):
+    def fail(job):
+        with pids.file.open("a") as sink:
+            sink.write(f"{os.getpid()}\n")
+        raise ValueError("half-way")
+
+    assert isinstance(shop.outcome(fail).error, ValueError)
+    shop.outcome(fail)
+
+    first, second = pids.read(2)
+    assert first != second
+
+
+@pytest.mark.parametrize("then", ["fails", "refuses", "succeeds"])
+def test_what_a_builder_left_in_its_worker_is_not_held_against_the_next_one(shop, then):
+    def poison(job):
+        before = torch.nn.functional.linear
+        torch.nn.functional.linear = lambda *args, **kwargs: 2 * before(*args, **kwargs)
+        if then == "succeeds":
+            return lambda *args: None
+        raise (ValueError if then == "fails" else lambda text: BackendUnsupportedError("poison", text))("half-way")
+
+    def right(job):
+        return job.forward
+
+    shop.outcome(poison)
+
+    assert shop.outcome(right).error is None
 
 
 def test_failures_cost_this_process_neither_memory_nor_file_descriptors(shop, count):

@@ -75,6 +75,7 @@ class Bench:
         gate = self.__dict__.get("_gate")
         if gate is not None:
             gate.close()
+        return_freed()
 
     @property
     def device(self) -> torch.device:

@@ -12,11 +12,17 @@ from aitune.torch.measure.interval import MedianInterval, median_interval
 from aitune.torch.measure.looks import Looks
 from aitune.torch.measure.paired_timing import Basis, Outcome
 from aitune.torch.measure.profiling_config import ProfilingConfig
+from aitune.torch.measure.slow_calls import ratio_of_totals, slow_by_chance
 from aitune.torch.measure.stopwatch import Stopwatch
 
 __all__ = ["Finding", "Pair", "Race", "Times"]
 
 _TINY = 1e-12
+
+_JITTER = 3
+
+_CHANCE = 0.05
+"""Probability, at most, that slow calls of the candidate are the machine's, where they are held against it."""
 
 _STALLED = 1.5
 """Typical calls that gain this many times more than the quickest ones do gain it by the baseline's stalls."""
@@ -109,11 +115,11 @@ class Race:
         start = self.stopwatch.clock.now()
         for look, target in enumerate(looks.blocks):
             while len(pairs) < target and self._has_time(start, len(pairs), rough):
-                pairs.append(self._run_pair(rough, candidate_first=coin.random() < 0.5))
+                pairs.append(self._run_pair(rough, coin))
                 rough = pairs[-1].least
             last = len(pairs) < target or target == looks.blocks[-1]
             if pairs:
-                finding = _find(pairs, looks.confidence(look, spent, last=last), threshold)
+                finding = _find(pairs, looks.confidence(look, spent, last=last), threshold, last=last)
                 spent += 1 - finding.interval.confidence
             if last or finding.outcome != "undecided":
                 break
@@ -132,8 +138,11 @@ class Race:
     def _plan(self, rough: Times) -> BlockPlan:
         return BlockPlan.for_calls_of(max(rough.candidate, rough.baseline), self.config)
 
-    def _run_pair(self, rough: Times, *, candidate_first: bool) -> Pair:
-        plan = self._plan(rough)
+    def _run_pair(self, rough: Times, coin: random.Random) -> Pair:
+        candidate_first, plan = coin.random() < 0.5, self._plan(rough)
+        if plan.dropped:
+            # Blocks of one length would let calls that are slow at regular intervals fall on those that are not timed.
+            plan = replace(plan, dropped=plan.dropped + coin.randrange(_JITTER))
         order = (self.candidate, self.baseline) if candidate_first else (self.baseline, self.candidate)
         blocks = [run_block(call, plan, self.stopwatch, self.config.idle_seconds) for call in order]
         ours, theirs = blocks if candidate_first else reversed(blocks)
@@ -148,33 +157,48 @@ class Race:
         )
 
 
-def _find(pairs: Sequence[Pair], confidence: float, threshold: float) -> Finding:
+def _find(pairs: Sequence[Pair], confidence: float, threshold: float, *, last: bool) -> Finding:
     """Judge by typical calls; where they claim a gain that all calls together contradict, by all calls.
+
+    A median does not see what every twentieth call costs: where the candidate alone has slow calls, the time of all
+    calls decides, and more pairs are taken while that may be the machine.
 
     A gain must also show, more or less, in the quickest call of each side, to which a busy machine can only add:
     where the baseline's threads wait for processors that other programs hold, its typical call takes hundreds of times
     as long.
     """
     finding = _judge([pair.typical for pair in pairs], "typical calls", confidence, threshold)
-    if finding.outcome == "faster":
-        veto = _judge([pair.mean for pair in pairs], "all calls", confidence, threshold)
-        if veto.outcome == "not_faster":
-            return veto
-        quickest = pairs[-1].least.ratio
-        if finding.interval.median > _STALLED * quickest:
-            low, high = finding.interval.low, finding.interval.high
-            interval = replace(finding.interval, low=min(low, quickest), median=quickest, high=max(high, quickest))
-            if quickest >= _STALLED * threshold:  # the rest is stalls, but what is left is a gain beyond doubt
-                return replace(finding, interval=interval)
-            return replace(finding, interval=interval, outcome="undecided", stalled=True)
-    return finding
+    if finding.outcome != "faster":
+        return finding
+    veto = _judge([pair.mean for pair in pairs], "all calls", confidence, threshold)
+    if veto.outcome == "not_faster":
+        return veto
+    candidate, baseline = ([getattr(pair.mean, side) for pair in pairs] for side in ("candidate", "baseline"))
+    totals, outcome = _decided(ratio_of_totals(baseline, candidate, confidence), threshold)
+    chance = slow_by_chance(candidate, baseline) if totals.median < threshold else 1.0
+    if chance < (_CHANCE if last else 1.0):
+        return Finding(veto.times, "all calls", totals, outcome if chance < _CHANCE else "undecided")
+    return _without_stalls(finding, pairs[-1].least.ratio, threshold)
+
+
+def _without_stalls(finding: Finding, quickest: float, threshold: float) -> Finding:
+    """Return a gain, cut down to that of the quickest calls where the baseline's stalls claimed most of it."""
+    if finding.interval.median <= _STALLED * quickest:
+        return finding
+    low, high = finding.interval.low, finding.interval.high
+    interval = replace(finding.interval, low=min(low, quickest), median=quickest, high=max(high, quickest))
+    if quickest >= _STALLED * threshold:  # the rest is stalls, but what is left is a gain beyond doubt
+        return replace(finding, interval=interval)
+    return replace(finding, interval=interval, outcome="undecided", stalled=True)
 
 
 def _judge(times: Sequence[Times], basis: Basis, confidence: float, threshold: float) -> Finding:
-    interval = median_interval([pair.ratio for pair in times], confidence)
-    outcome: Outcome = "undecided"
+    return Finding(
+        tuple(times), basis, *_decided(median_interval([pair.ratio for pair in times], confidence), threshold)
+    )
+
+
+def _decided(interval: MedianInterval, threshold: float) -> tuple[MedianInterval, Outcome]:
     if interval.low >= threshold:
-        outcome = "faster"
-    elif interval.high < threshold:
-        outcome = "not_faster"
-    return Finding(tuple(times), basis, interval, outcome)
+        return interval, "faster"
+    return interval, "not_faster" if interval.high < threshold else "undecided"

@@ -21,7 +21,10 @@ from aitune.exceptions import (
     BackendCrashedError,
     BackendError,
     BackendMemoryError,
+    BackendNotInstalledError,
     BackendTimeoutError,
+    BackendUnsupportedError,
+    CorrectnessError,
     NotCarriedError,
 )
 from aitune.torch.check import Reference
@@ -49,8 +52,8 @@ _RELEASE_SECONDS = 5.0
 class ProcessExecutor(Executor):
     """Tries candidates in a worker: a fresh interpreter of this machine, below a guard that contains it.
 
-    A worker is kept from candidate to candidate and from graph to graph, and replaced after every failure that may have
-    harmed it. Not for several threads at once.
+    A worker is kept from candidate to candidate and from graph to graph, and replaced after every failure but a
+    refusal: what failed half-way may have left anything behind. Not for several threads at once.
 
     Args:
         folders: Where assignments travel through.
@@ -253,8 +256,11 @@ class ProcessWorkplace(Workplace):
 
     def _attempt_twice(self, attempt: Attempt) -> Outcome:
         started = time.monotonic()
+        worker = self._executor.started
+        used = worker is not None and worker.used
         outcome = self._attempt(attempt, attempt.limits.seconds)
-        if isinstance(outcome.error, MemoryError):
+        # Wrong may be what a candidate before it left behind: a function of torch's in another one's place.
+        if isinstance(outcome.error, MemoryError) or (used and isinstance(outcome.error, CorrectnessError)):
             outcome = self._once_more(attempt, outcome, started)
         return replace(outcome, seconds=time.monotonic() - started)
 
@@ -309,6 +315,7 @@ class ProcessWorkplace(Workplace):
         except Exception as error:  # noqa: BLE001 - a backend may hold anything
             return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
         try:
+            worker.used = True
             worker.begin(attempt.log, attempt.limits.memory_bytes)
             answer = worker.ask(Try(data, in_turn=turn is not None), seconds, turn)
             left = worker.finish()
@@ -317,12 +324,13 @@ class ProcessWorkplace(Workplace):
             shutil.rmtree(attempt.folder, ignore_errors=True)
             return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
         outcome = _outcome(answer, name)
-        if isinstance(outcome.error, MemoryError) or left or answer.worn:
+        refused = isinstance(outcome.error, (BackendUnsupportedError, BackendNotInstalledError))
+        if (outcome.error is not None and not refused) or left or answer.worn:
             self._replace()
         return outcome
 
     def _once_more(self, attempt: Attempt, outcome: Outcome, started: float) -> Outcome:
-        """Try a candidate that ran out of memory again, in a fresh worker that was asked for nothing else."""
+        """Try a candidate again, in a fresh worker that was asked for nothing else."""
         seconds = attempt.limits.seconds
         left = None if seconds is None else seconds - (time.monotonic() - started)
         if left is not None and left <= 0:

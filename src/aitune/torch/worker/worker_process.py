@@ -71,6 +71,7 @@ class WorkerProcess:
     Attributes:
         stage: What it is doing.
         holder: Folder of the assignment that it has; None before it has one.
+        used: Whether a candidate was tried in it.
 
     Raises:
         LostError: If it cannot be started at all.
@@ -79,6 +80,7 @@ class WorkerProcess:
     def __init__(self) -> None:
         self.stage = "starting"
         self.holder: Path | None = None
+        self.used = False
         self._ready = False
         self._over = False
         self._reports = b""
