@@ -17,9 +17,11 @@ from aitune.exceptions import (
     BackendMemoryError,
     BackendTimeoutError,
     NotCarriedError,
+    said,
 )
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.circumstance import is_of_the_moment
+from aitune.torch.backend.guarded import described
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.failure import failed_trial, log_path
 from aitune.torch.bench.rules import Rules
@@ -147,7 +149,7 @@ class Gate:
             job: The job with the folder and log of this build.
             best: Figures of the best candidate so far, None if there is none or a slower one is wanted as well.
         """
-        name = backend.describe()
+        name = described(backend)
         place = self._place if backend.contained else None
         if isinstance(place, NotCarriedError):
             if not backend.safe_in_process:
@@ -175,7 +177,7 @@ class Gate:
         return replace(_made(known.trial, load_here(backend, job), job, judged=True), known=True)
 
     def _tried_at(self, place: Workplace, backend: Backend[Any], job: Job, best: PairedTiming | None) -> Admission:
-        name = backend.describe()
+        name = described(backend)
         if self.rules.correctness:
             self._reference_at(place)  # once; its time is not the candidate's
         ahead = self._ahead.pop(id(backend), None)
@@ -297,7 +299,7 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
         assert built.error is not None
         error = built.error
         if trial.build_seconds is not None:
-            error = BackendBuildError(trial.backend, f"it works in the worker, but cannot be made here: {error}")
+            error = BackendBuildError(trial.backend, f"it works in the worker, but cannot be made here: {said(error)}")
             error.__cause__ = built.error
         failed = failed_trial(trial.backend, error, seconds=built.seconds, log=job.log)
         return _refused(replace(trial, verdict=failed.verdict, reason=failed.reason, log_path=failed.log_path), error)

@@ -17,13 +17,16 @@ import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import psutil
 
 from aitune.exceptions import (
+    FOREIGN,
     BackendBuildError,
     BackendCrashedError,
     BackendError,
     BackendMemoryError,
     BackendTimeoutError,
     NotCarriedError,
+    text_of,
 )
+from aitune.torch.backend.guarded import described
 from aitune.torch.check import Reference
 from aitune.torch.check.ambient import Ambient
 from aitune.torch.worker import cargo
@@ -296,7 +299,7 @@ class ProcessWorkplace(Workplace):
         return worker
 
     def _attempt(self, attempt: Attempt, seconds: float | None, turn: Callable[[], None] | None = None) -> Outcome:
-        name = attempt.backend.describe()
+        name = described(attempt.backend)
         try:
             worker = self._worker()
         except (LostError, NotCarriedError) as error:
@@ -306,8 +309,8 @@ class ProcessWorkplace(Workplace):
         try:
             with cargo.definitions_travel():
                 data: bytes = cloudpickle.dumps(attempt)
-        except Exception as error:  # noqa: BLE001 - a backend may hold anything
-            return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
+        except FOREIGN as error:  # a backend may hold anything
+            return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {text_of(error)}"))
         try:
             worker.begin(attempt.log, attempt.limits.memory_bytes)
             answer = worker.ask(Try(data, in_turn=turn is not None), seconds, turn)
