@@ -133,18 +133,22 @@ class Bench:
         """Leave a candidate out, and say why."""
         return self._ledger.note(backend, Trial(backend=described(backend), verdict=Verdict.skipped, reason=reason))
 
-    def build_ahead(self, backends: Sequence[Backend[Any]]) -> None:
+    def build_ahead(self, backends: Sequence[Backend[Any]]) -> list[Backend[Any]]:
         """Build candidates that will all be tried at once, in as many workers as the configuration allows.
 
         What is measured is measured alone all the same. Without effect where no two may build at once.
+
+        Returns:
+            Those that took so long that the others would have had no time left; they are best tried last.
         """
         executor = self._tools.executor
         if executor is None or executor.parallel < 2 or self._budget.over() is not None:
-            return
-        wanted = [backend for backend in backends if backend.contained and self._is_new(backend)]
-        if len(wanted) > 1:
-            self._stage("", "builds side by side")
-            self._gate.build_ahead([(backend, self._job_for(backend)) for backend in wanted])
+            return []
+        wanted = [backend for backend in backends if self._is_new(backend) and backend.contained]
+        if len(wanted) < 2:
+            return []
+        self._stage("", "builds side by side")
+        return self._gate.build_ahead([(backend, self._job_for(backend)) for backend in wanted])
 
     def _is_new(self, backend: Backend[Any]) -> bool:
         if unusable_verdict(backend, self._recorded) is not None:

@@ -171,8 +171,9 @@ class ListStrategy(TuneStrategy):
         """Try every candidate; return the best accepted trial, None if there is none."""
         best: Trial | None = None
         candidates = self._listed(bench.device, bench.rules.check)
-        bench.build_ahead([one for one in candidates if self.backends is not None or not stands_in(one)])
-        for backend in candidates:
+        slow = bench.build_ahead([one for one in candidates if self.backends is not None or not stands_in(one)])
+        last = {id(one) for one in slow}
+        for backend in sorted(candidates, key=lambda one: id(one) in last):
             reason = None if self.backends is not None else superfluous(backend, bench.trials)
             trial = bench.try_(backend) if reason is None else bench.skip(backend, reason)
             if trial.accepted:

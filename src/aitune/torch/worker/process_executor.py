@@ -47,6 +47,7 @@ _GRACE_SECONDS = 2.0
 _TICK = 0.1
 _CARRY_SECONDS = 600.0
 _RELEASE_SECONDS = 5.0
+_BEFORE_A_BUILD = ("starting", "taking the request", "reference")
 
 
 class ProcessExecutor(Executor):
@@ -318,7 +319,8 @@ class ProcessWorkplace(Workplace):
         except LostError as error:
             self._replace()
             shutil.rmtree(attempt.folder, ignore_errors=True)
-            return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
+            begun = error.kind != "time" or worker.stage not in _BEFORE_A_BUILD
+            return Outcome(error=_as_backend_error(error, name, worker.stage, seconds), begun=begun)
         outcome = _outcome(answer, name)
         if isinstance(outcome.error, MemoryError) or left or answer.worn:
             self._replace()

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,11 +117,11 @@ def _printing() -> Callable[[], None]:
 
 def _signals() -> Callable[[], None]:
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    timed = _timer_runs()
+    restore_timer = _timer() if hasattr(signal, "setitimer") else None
 
     def restore() -> None:
-        if _timer_runs() and not timed:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if restore_timer is not None:
+            restore_timer()
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 with contextlib.suppress(OSError, ValueError):  # only the main thread may, and only it could change it
@@ -129,8 +130,18 @@ def _signals() -> Callable[[], None]:
     return restore
 
 
-def _timer_runs() -> bool:
-    return hasattr(signal, "getitimer") and signal.getitimer(signal.ITIMER_REAL)[0] > 0
+def _timer() -> Callable[[], None]:
+    """Return what has the timer that sends a signal go on as if nobody had touched it."""
+    (left, interval), started = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
+
+    def restore() -> None:
+        once = left > 0 and not interval
+        wanted = max(left - (time.monotonic() - started), 1e-3) if once else left
+        now, repeated = signal.getitimer(signal.ITIMER_REAL)
+        if repeated != interval or (abs(now - wanted) > 1 if once else (now > 0) != (left > 0)):
+            signal.setitimer(signal.ITIMER_REAL, wanted, interval)
+
+    return restore
 
 
 def _surroundings() -> Callable[[], None]:
