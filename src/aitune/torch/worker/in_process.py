@@ -14,6 +14,7 @@ import torch
 from aitune.exceptions import BackendBuildError, text_of
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.guarded import close_engine, described, flaw
+from aitune.torch.backend.resident import return_freed
 from aitune.torch.check import no_trace
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
@@ -64,6 +65,7 @@ def _made(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path
     lost: list[str] = []
     with no_trace(job.module, lost.extend):
         built = _made_freely(backend, job, make, log)
+    return_freed()  # what the module was copied into
     if not lost:
         return built
     if built.engine is not None:
