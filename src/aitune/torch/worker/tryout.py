@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, BackendUnsupportedError, CorrectnessError, NotCarriedError, text_of
+from aitune.exceptions import (
+    FOREIGN,
+    BackendBuildError,
+    BackendUnsupportedError,
+    CorrectnessError,
+    NotCarriedError,
+    text_of,
+)
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.guarded import close_engine, described
 from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Reference, Subject, judge, no_trace, prepare
@@ -250,7 +257,7 @@ def _save(backend: Backend[Any], engine: Engine, folder: Path) -> bool:
         engine.save(folder)
     except NotImplementedError:
         return False
-    except Exception as error:  # noqa: BLE001 - an engine that cannot be saved is built again by whoever wants it
+    except FOREIGN as error:  # an engine that cannot be saved is built again by whoever wants it
         show(error)
         return False
     return True
