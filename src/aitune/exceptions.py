@@ -56,6 +56,22 @@ __all__ = [
     "partial_result",
 ]
 
+FOREIGN = (Exception, SystemExit)
+"""What foreign code may raise that is a failure of its own. ``KeyboardInterrupt`` is the user's."""
+
+
+def said(error: BaseException) -> str:
+    """Return the message of an exception, whose class may be foreign and unable to say it."""
+    try:
+        return str(error)
+    except FOREIGN as second:
+        return f"its message cannot be read, {type(second).__name__} is raised instead"
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception in one line or more: its type and its message."""
+    return f"{type(error).__name__}: {said(error)}"
+
 
 class AITuneError(Exception):
     """Base of everything that aitune raises on purpose.

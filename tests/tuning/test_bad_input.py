@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 import torch
@@ -129,6 +130,11 @@ def test_a_module_without_a_dataset_uses_its_recorded_calls(model, wrapped):
         ("clear_cache", None),
         ("ignore_failing_modules", 0),
         ("time_limit", -1),
+        ("time_limit", float("nan")),
+        ("time_limit", 10**400),
+        pytest.param("time_limit", 10**5000, id="time_limit of 5000 digits"),
+        ("backend_time_limit", -math.inf),
+        ("backend_time_limit", 10**400),
         ("seed", -1),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import subprocess
 import sys
@@ -135,6 +136,21 @@ def test_scenario_12_the_time_limit_of_the_tune_keeps_the_best_so_far(model, sam
     assert graph.trials[1].verdict is Verdict.timed_out
     assert {trial.verdict for trial in graph.trials[2:]} == {Verdict.skipped}
     assert not result.complete
+
+
+def test_a_build_that_hangs_beside_others_does_not_cost_them_their_time(model, samples, monkeypatch):
+    monkeypatch.setattr(ait.config, "max_parallel_builds", 2)
+    wrapped = ait.Module(model, "model", strategy(Hanging(), Plain()))
+    result = ait.tune(wrapped, samples, time_limit=24.0)
+    (graph,) = result.modules["model"].graphs
+    assert graph.chosen == "Plain()"
+    assert trials(result)["Hanging"].verdict is Verdict.timed_out
+
+
+def test_without_any_limit_of_time_workers_are_waited_for(model, samples):
+    wrapped = ait.Module(model, "model", strategy(Plain()))
+    result = ait.tune(wrapped, samples, time_limit=math.inf, backend_time_limit=1e300)
+    assert trials(result)["Plain"].accepted
 
 
 class SlowInDouble(torch.nn.Module):

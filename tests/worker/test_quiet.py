@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -31,11 +32,30 @@ def misbehave(folder):
     logging.getLogger("some.library").addHandler(logging.StreamHandler())
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(5000)
+    torch.set_autocast_enabled("cpu", True)
+    torch.set_flush_denormal(True)
+    torch.set_printoptions(precision=2)
+    np.set_printoptions(precision=2)
+    np.seterr(all="raise")
+    os.umask(0o777)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 3600)
+
+
+def the_rest():
+    """What Python, numpy and the system are set to."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    small = torch.tensor(1e-40) * 1
+    handlers, timer = signal.getsignal(signal.SIGTERM), signal.getitimer(signal.ITIMER_REAL)[0]
+    printed = f"{torch.tensor(1 / 3)} {np.array([1 / 3])}"
+    return mask, bool(small), handlers, timer > 1000, printed, np.geterr(), torch.is_autocast_enabled("cpu")
 
 
 def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
     cwd, environment, path, filters = Path.cwd(), dict(os.environ), list(sys.path), list(warnings.filters)
     level, handlers, depth = logging.root.level, list(logging.root.handlers), sys.getrecursionlimit()
+    rest = the_rest()
     with unchanged_torch_state(), process_state_kept(tmp_path / "build.log"):
         misbehave(tmp_path)
     assert Path.cwd() == cwd
@@ -45,6 +65,7 @@ def test_global_state_is_put_back(tmp_path, unchanged_torch_state):
     assert (logging.root.level, logging.root.handlers) == (level, handlers)
     assert logging.root.manager.disable == 0
     assert sys.getrecursionlimit() == depth
+    assert the_rest() == rest
 
 
 def test_state_is_put_back_after_an_exception(tmp_path, unchanged_torch_state):

@@ -7,6 +7,7 @@ environment variable ``AITUNE_<FIELD>`` (or the documented older name) where the
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import platformdirs
+
+from aitune.exceptions import AITuneUserInputError
 
 __all__ = [
     "WITHOUT_EFFECT",
@@ -134,10 +137,35 @@ def positive(value: Any) -> float:
     """Take a number above zero, or the text of one."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError(value)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError(value) from error
     if not number > 0:
         raise ValueError(value)
     return number
+
+
+def checked_seconds(name: str, value: Any) -> float | None:
+    """Return a time limit that a caller passed; it may be infinite.
+
+    Raises:
+        AITuneUserInputError: If it is not None or a number above 0 that a float can hold.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            raise TypeError(value)
+        return positive(value)
+    except (ValueError, TypeError):
+        shown = "one that no float holds" if isinstance(value, int) and value.bit_length() > 1000 else repr(value)
+        raise AITuneUserInputError(f"{name} must be seconds above 0, or None for no limit, not {shown}") from None
+
+
+def finite(seconds: float | None) -> float | None:
+    """Return a time limit, None for an infinite one: no limit."""
+    return None if seconds == math.inf else seconds
 
 
 def choice(*allowed: str) -> Callable[[Any], str]:
@@ -192,7 +220,7 @@ class Config(Settings):
         enable_transformers_integration: Know the cache and output classes of transformers as containers.
         enable_diffusers_integration: Replace what diffusers modules need replaced for an export.
         isolation: "process" builds in a worker, "none" in this process.
-        backend_time_limit: Seconds that one backend may take to build.
+        backend_time_limit: Seconds that one backend may take to build; ``float("inf")`` for no limit.
         backend_memory_limit: Bytes that one build may take, None for no limit.
         max_parallel_builds: Workers that may build at once.
         reuse_store: Whether engines and verdicts kept earlier are used.

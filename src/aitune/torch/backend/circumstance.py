@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from aitune.exceptions import AITuneError, BackendCrashedError, BackendMachineError
+from aitune.exceptions import AITuneError, BackendCrashedError, BackendMachineError, said
 
 __all__ = ["cxx", "is_of_the_moment"]
 
@@ -65,5 +65,5 @@ def _is_of_the_moment(error: BaseException) -> bool:
     # Those of ours that are OSErrors are so for the sake of ``except`` clauses.
     if isinstance(error, OSError) and not isinstance(error, AITuneError):
         return error.errno in _CODES or isinstance(error, ConnectionError)
-    text = str(error).lower()
+    text = said(error).lower()
     return any(words in text for words in _TEXTS)

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendMachineError
+from aitune.exceptions import BackendError, BackendMachineError, said
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.circumstance import is_of_the_moment
+from aitune.torch.backend.guarded import answering_for, close_engine, described
 from aitune.torch.backend.resident import return_freed
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant, winner
@@ -123,24 +124,32 @@ class Bench:
         Returns:
             The trial; failures of any kind are verdicts, never exceptions.
         """
-        return self._ledger.note(backend, *self._attempt(backend))
+        try:
+            found = self._attempt(backend)
+        except BackendError as error:
+            found = failed_trial(described(backend), error), error, None
+        return self._ledger.note(backend, *found)
 
     def skip(self, backend: Backend[Any], reason: str) -> Trial:
         """Leave a candidate out, and say why."""
-        return self._ledger.note(backend, Trial(backend=backend.describe(), verdict=Verdict.skipped, reason=reason))
+        return self._ledger.note(backend, Trial(backend=described(backend), verdict=Verdict.skipped, reason=reason))
 
-    def build_ahead(self, backends: Sequence[Backend[Any]]) -> None:
+    def build_ahead(self, backends: Sequence[Backend[Any]]) -> list[Backend[Any]]:
         """Build candidates that will all be tried at once, in as many workers as the configuration allows.
 
         What is measured is measured alone all the same. Without effect where no two may build at once.
+
+        Returns:
+            Those that took so long that the others would have had no time left; they are best tried last.
         """
         executor = self._tools.executor
         if executor is None or executor.parallel < 2 or self._budget.over() is not None:
-            return
-        wanted = [backend for backend in backends if backend.contained and self._is_new(backend)]
-        if len(wanted) > 1:
-            self._stage("", "builds side by side")
-            self._gate.build_ahead([(backend, self._job_for(backend)) for backend in wanted])
+            return []
+        wanted = [backend for backend in backends if self._is_new(backend) and backend.contained]
+        if len(wanted) < 2:
+            return []
+        self._stage("", "builds side by side")
+        return self._gate.build_ahead([(backend, self._job_for(backend)) for backend in wanted])
 
     def _is_new(self, backend: Backend[Any]) -> bool:
         if unusable_verdict(backend, self._recorded) is not None:
@@ -166,9 +175,12 @@ class Bench:
         return LatencyBudget(self.job, self.rules, self._tools.original, self._tools.stopwatch)
 
     def recipe(self, trial: Trial) -> Backend[Any] | None:
-        """Return the backend behind a trial whose engine is open, None for any other."""
-        entrant = self._entrants.get(id(trial))
-        return None if entrant is None else entrant.backend
+        """Return the backend behind a chosen trial; None for the original.
+
+        Raises:
+            ValueError: As :meth:`take`.
+        """
+        return None if trial.backend == ORIGINAL else self._entrant(trial).backend
 
     def take(self, trial: Trial) -> Engine | None:
         """Hand over the engine of a trial, to be closed by the caller from now on; None for the original.
@@ -178,16 +190,21 @@ class Bench:
         """
         if trial.backend == ORIGINAL:
             return None
-        entrant = self._entrants.pop(id(trial), None)
+        engine = self._entrant(trial).engine
+        del self._entrants[id(trial)]
+        return engine
+
+    def _entrant(self, trial: Trial) -> Entrant:
+        entrant = self._entrants.get(id(trial))
         if entrant is None:
             raise ValueError(f"the strategy chose a trial that has no engine: {trial.backend} is {trial.verdict}")
-        return entrant.engine
+        return entrant
 
     def close_losers(self, keep: Trial | None) -> None:
         """Close every engine but that of one trial."""
         losers = [key for key in self._entrants if keep is None or key != id(keep)]
         for key in losers:
-            self._entrants.pop(key).engine.close()
+            close_engine(self._entrants.pop(key).engine)
         if losers:
             return_freed()
 
@@ -278,7 +295,7 @@ class Bench:
         return None
 
     def _attempt(self, backend: Backend[Any]) -> tuple[Trial, Exception | None, PairedTiming | None]:
-        name = backend.describe()
+        name = described(backend)
         late = self._budget.over()
         if late is not None:
             return Trial(backend=name, verdict=Verdict.skipped, reason=late), None, None
@@ -318,7 +335,7 @@ class Bench:
         job = self._job_for(backend)
         if backend.contained:
             self._compare_with_worker()
-        self._stage(backend.describe(), "build")
+        self._stage(described(backend), "build")
         admission = self._gate.admit(backend, job, self._best_timing())
         trial, error, timing = self._entered(admission, backend)
         lasts = admission.lasts and not (error is not None and is_of_the_moment(error))
@@ -349,7 +366,7 @@ class Bench:
 
     def _recalled(self, backend: Backend[Any], known: Known) -> tuple[Trial, Exception | None, PairedTiming | None]:
         """Make an engine that passed everything in an earlier tune again; as :meth:`_entered`."""
-        self._stage(backend.describe(), "load" if known.entry is not None else "build")
+        self._stage(described(backend), "load" if known.entry is not None else "build")
         admission = self._gate.readmit(backend, self._job_for(backend), known)
         return self._entered(admission, backend, known.timing)
 
@@ -365,7 +382,7 @@ class Bench:
             kept = trial.accepted
         finally:
             if not kept:
-                engine.close()
+                close_engine(engine)
         return trial, error, timing
 
     def _best_timing(self) -> PairedTiming | None:
@@ -389,14 +406,16 @@ class Bench:
             proof = self._proofs.of(engine, judged=admission.judged, known=admission.known)
         if proof is not None:
             self._stage(trial.backend, "check")
-            trial, error = proof.judge(trial, engine)
+            with answering_for(trial.backend, "its engine"):
+                trial, error = proof.judge(trial, engine)
             if error is not None:
                 return trial, error, None
         path = self._tools.route(self.graph, engine)
         if timing is None:
             self._stage(trial.backend, "measure")
             watch = proof.watch(engine, workload) if proof is not None else None
-            trial, error, timing, workload = self._track.measure(trial, path, watch, workload)
+            with answering_for(trial.backend, "its engine"):
+                trial, error, timing, workload = self._track.measure(trial, path, watch, workload)
             if error is not None:
                 return trial, error, timing
         if trial.accepted:
@@ -408,4 +427,4 @@ class Bench:
 def _put_away(shelf: Shelf, known: Known, trial: Trial, error: Exception | None) -> None:
     """Have an engine removed that does not hold any more; not where the machine could not take it at the moment."""
     if error is None or not is_of_the_moment(error):
-        shelf.reject(known, f"{trial.verdict}: {error or trial.reason}")
+        shelf.reject(known, f"{trial.verdict}: {trial.reason if error is None else said(error)}")

@@ -16,6 +16,7 @@ from aitune.exceptions import (
     BackendUnsupportedError,
     CorrectnessError,
     NotCarriedError,
+    text_of,
 )
 from aitune.torch.backend import Engine
 from aitune.torch.measure import is_out_of_memory
@@ -90,7 +91,7 @@ def _reason(error: Exception) -> str:
     elif isinstance(error, NotCarriedError):
         text = error.message
     else:
-        text = f"{type(error).__name__}: {error}"
+        text = text_of(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     text = " ".join(lines[:3]) if lines else type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

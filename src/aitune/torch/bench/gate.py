@@ -17,9 +17,11 @@ from aitune.exceptions import (
     BackendMemoryError,
     BackendTimeoutError,
     NotCarriedError,
+    said,
 )
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.circumstance import is_of_the_moment
+from aitune.torch.backend.guarded import described
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.failure import failed_trial, log_path
 from aitune.torch.bench.rules import Rules
@@ -104,14 +106,42 @@ class Gate:
     seed: int = 0
     _ahead: dict[int, tuple[Job, Outcome]] = field(default_factory=dict)
 
-    def build_ahead(self, wanted: Sequence[tuple[Backend[Any], Job]]) -> None:
-        """Try several candidates elsewhere at once; what comes of it is kept until each is to be admitted."""
+    def build_ahead(self, wanted: Sequence[tuple[Backend[Any], Job]]) -> list[Backend[Any]]:
+        """Try several candidates elsewhere at once; what comes of it is kept until each is to be admitted.
+
+        Returns:
+            Those that were ended because others wait for them; alone they have the time that is left.
+        """
         place = self._place
-        if not isinstance(place, Workplace):
-            return
-        outcomes = place.attempts([self._attempt(backend, job) for backend, job in wanted])
-        for (backend, job), outcome in zip(wanted, outcomes, strict=True):
-            self._ahead[id(backend)] = job, outcome
+        if self.executor is None or not isinstance(place, Workplace):
+            return []
+        if self.rules.correctness:
+            self._reference_at(place)
+        unfinished: list[Backend[Any]] = []
+        size = self.executor.parallel
+        for first in range(0, len(wanted), size):
+            if self.budget.over() is not None:
+                break
+            batch = wanted[first : first + size]
+            seconds, shared = self._share(rounds=-(-(len(wanted) - first) // size))
+            outcomes = place.attempts([self._attempt(backend, job, seconds) for backend, job in batch])
+            for (backend, job), outcome in zip(batch, outcomes, strict=True):
+                if shared and isinstance(outcome.error, BackendTimeoutError):
+                    unfinished.append(backend)
+                else:
+                    self._ahead[id(backend)] = job, outcome
+        return unfinished
+
+    def _share(self, rounds: int) -> tuple[float | None, bool]:
+        """Return the seconds of each candidate of a round, and whether others' need of time makes them fewer.
+
+        What is built waits for all others of its round before it is measured, and is brought in after the last round,
+        so that as much time is kept for that as each round has.
+        """
+        seconds, left = self.budget.at_most(self.limits.seconds), self.budget.left()
+        if seconds is None or left is None or seconds <= left / (rounds + 1):
+            return seconds, False
+        return left / (rounds + 1), True
 
     @property
     def elsewhere(self) -> bool:
@@ -147,12 +177,15 @@ class Gate:
             job: The job with the folder and log of this build.
             best: Figures of the best candidate so far, None if there is none or a slower one is wanted as well.
         """
-        name = backend.describe()
+        name = described(backend)
         place = self._place if backend.contained else None
         if isinstance(place, NotCarriedError):
             if not backend.safe_in_process:
                 return _refused(failed_trial(name, place), place)
             _log.warning("%s: %s is built in this process: %s", self.job.name, name, place)
+        late = self.budget.over()
+        if late is not None:
+            return _never_begun(name, late)
         if not isinstance(place, Workplace):
             return _made(Trial(backend=name, verdict=Verdict.accepted), build_here(backend, job), job)
         return self._tried_at(place, backend, job, best)
@@ -175,11 +208,13 @@ class Gate:
         return replace(_made(known.trial, load_here(backend, job), job, judged=True), known=True)
 
     def _tried_at(self, place: Workplace, backend: Backend[Any], job: Job, best: PairedTiming | None) -> Admission:
-        name = backend.describe()
+        name = described(backend)
         if self.rules.correctness:
             self._reference_at(place)  # once; its time is not the candidate's
-        ahead = self._ahead.pop(id(backend), None)
-        job, outcome = ahead if ahead is not None else (job, place.attempt(self._attempt(backend, job)))
+        job, outcome = self._outcome(place, backend, job)
+        late = self.budget.over()
+        if not outcome.begun and late is not None:
+            return _never_begun(name, late)
         if isinstance(outcome.error, NotCarriedError):  # the module does not run there, whatever the candidate
             place.close()
             self.__dict__["_place"] = outcome.error
@@ -192,6 +227,18 @@ class Gate:
             remove_files(str(job.folder))
             trial = replace(self._timed(trial, outcome.timing), verdict=Verdict.slower, reason=hopeless)
             return Admission(trial, timing=outcome.timing)
+        return self._brought_in(backend, job, outcome, trial)
+
+    def _outcome(self, place: Workplace, backend: Backend[Any], job: Job) -> tuple[Job, Outcome]:
+        """Return what came of a candidate elsewhere, where it is begun now unless it was tried ahead."""
+        ahead = self._ahead.pop(id(backend), None)
+        if ahead is not None:
+            return ahead
+        if self.budget.over() is not None:
+            return job, Outcome(begun=False)
+        return job, place.attempt(self._attempt(backend, job, self.budget.at_most(self.limits.seconds)))
+
+    def _brought_in(self, backend: Backend[Any], job: Job, outcome: Outcome, trial: Trial) -> Admission:
         late = self._too_late(outcome)
         if late is not None:
             return _refused(replace(trial, verdict=Verdict.timed_out, reason=late), None, lasts=False)
@@ -221,13 +268,13 @@ class Gate:
         except NotCarriedError as error:
             return error
 
-    def _attempt(self, backend: Backend[Any], job: Job) -> Attempt:
+    def _attempt(self, backend: Backend[Any], job: Job, seconds: float | None) -> Attempt:
         profiling = replace(self.rules.profiling, max_seconds=min(self.rules.profiling.max_seconds, _LONGEST_LOOK))
         return Attempt(
             backend=backend,
             folder=job.folder,
             log=job.log,
-            limits=replace(self.limits, seconds=self.budget.at_most(self.limits.seconds)),
+            limits=replace(self.limits, seconds=seconds),
             profiling=profiling if self.rules.latency_budget is None else None,
             min_gain=self.rules.min_speedup_ratio,
         )
@@ -297,7 +344,7 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
         assert built.error is not None
         error = built.error
         if trial.build_seconds is not None:
-            error = BackendBuildError(trial.backend, f"it works in the worker, but cannot be made here: {error}")
+            error = BackendBuildError(trial.backend, f"it works in the worker, but cannot be made here: {said(error)}")
             error.__cause__ = built.error
         failed = failed_trial(trial.backend, error, seconds=built.seconds, log=job.log)
         return _refused(replace(trial, verdict=failed.verdict, reason=failed.reason, log_path=failed.log_path), error)
@@ -310,6 +357,10 @@ def _made(trial: Trial, built: Built, job: Job, *, judged: bool = False) -> Admi
         log_path=log_path(job.log),
     )
     return Admission(trial, built.engine, judged=judged)
+
+
+def _never_begun(name: str, late: str) -> Admission:
+    return Admission(Trial(backend=name, verdict=Verdict.skipped, reason=late), lasts=False)
 
 
 def _refused(trial: Trial, error: Exception | None, *, lasts: bool = True) -> Admission:

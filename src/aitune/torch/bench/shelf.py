@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from aitune.exceptions import FOREIGN, text_of
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.guarded import described
 from aitune.torch.bench.rules import Rules
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.measure import PairedTiming
@@ -237,7 +239,7 @@ class Shelf:
         try:
             return entry_key(self._subject.with_graph(graph), backend, self._check)
         except NoKeyError as error:
-            _log.info("nothing is kept of %s: %s", backend.describe(), error.reason)
+            _log.info("nothing is kept of %s: %s", described(backend), error.reason)
             return None
 
 
@@ -250,8 +252,8 @@ def saved_files(engine: Engine, folder: Path) -> Path | None:
         engine.save(folder)
     except NotImplementedError:
         return None
-    except Exception as error:  # noqa: BLE001 - foreign code; an engine that is not kept is no failure of the tune
-        _log.info("an engine cannot be kept: %s: %s", type(error).__name__, error)
+    except FOREIGN as error:  # foreign code; an engine that is not kept is no failure of the tune
+        _log.info("an engine cannot be kept: %s", text_of(error))
         return None
     return folder
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aitune.exceptions import AITuneUserInputError
+from aitune.exceptions import FOREIGN, AITuneUserInputError
 from aitune.torch.check.bounds import Bounds
 from aitune.torch.check.check import Check
 from aitune.torch.check.compare import Comparison, compare
@@ -91,7 +91,7 @@ class Examiner:
                 held.scribble()
             try:
                 outcome = self.call(step)
-            except Exception as error:  # noqa: BLE001 - an engine may raise anything
+            except FOREIGN as error:  # an engine may raise anything
                 return reject_raised(self.subject, error, step, asked)
             found = self.compare(outcome, step, values=values)
             if found.mismatch is None:
@@ -150,7 +150,7 @@ def _by_metric(examiner: Examiner, check: Check, judgement: Judgement) -> Judgem
         metric = measure_metric(check, routed)
     except AITuneUserInputError:
         raise
-    except Exception as error:  # noqa: BLE001 - the user's metric over a foreign engine
+    except FOREIGN as error:  # the user's metric over a foreign engine
         return reject_raised(subject, error, subject.steps[0], judgement.calls)
     if not routed.served:
         judgement = examiner.ask_everything()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aitune.exceptions import said
 from aitune.torch.check.compare import Comparison
 from aitune.torch.check.subject import Step, Subject
 from aitune.torch.trial import Verdict
@@ -38,7 +39,7 @@ class Judgement:
     metric: float | None = None
     calls: int = 0
     notes: tuple[str, ...] = ()
-    cause: Exception | None = None
+    cause: BaseException | None = None
 
     @property
     def accepted(self) -> bool:
@@ -82,8 +83,8 @@ def reject(subject: Subject, found: Comparison, step: Step, calls: int) -> Judge
     )
 
 
-def reject_raised(subject: Subject, error: Exception, step: Step, calls: int) -> Judgement:
+def reject_raised(subject: Subject, error: BaseException, step: Step, calls: int) -> Judgement:
     """Return the judgement of a candidate that raised where the module does not."""
-    first = (str(error).strip().splitlines() or [""])[0][:200]
+    first = (said(error).strip().splitlines() or [""])[0][:200]
     found = Comparison(f"the candidate raised {type(error).__name__}: {first}")
     return replace(reject(subject, found, step, calls), cause=error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def no_trace(module: torch.nn.Module) -> Iterator[Snapshot]:
+def no_trace(module: torch.nn.Module, lost: Callable[[list[str]], None] | None = None) -> Iterator[Snapshot]:
     """Undo, at the end, everything that was done to a module and to the process meanwhile.
 
     Covered are parameters and buffers with their values, flags and gradients, training flags, hooks,
@@ -31,6 +31,7 @@ def no_trace(module: torch.nn.Module) -> Iterator[Snapshot]:
 
     Args:
         module: The module, with everything below it.
+        lost: Told the paths of what could not be put back, if anything; None tells nobody but the log.
 
     Yields:
         What the module held at the beginning.
@@ -40,15 +41,17 @@ def no_trace(module: torch.nn.Module) -> Iterator[Snapshot]:
         yield before
     finally:
         try:
-            lost = before.restore()
+            gone = before.restore()
         finally:
             rng.restore()
             ambient.restore()
-        if lost:
+        if gone and lost is not None:
+            lost(gone)
+        if gone:
             _log.error(
-                "%s: changed while it was checked, and too large to have been copied: %s",
+                "%s: changed while a candidate was built or checked, and too large to have been copied: %s",
                 type(module).__qualname__,
-                ", ".join(lost),
+                ", ".join(gone),
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aitune.exceptions import FOREIGN
 from aitune.torch.check.bounds import Bounds
 from aitune.torch.check.check import Check
 from aitune.torch.check.compare import Comparison, compare
@@ -125,7 +126,7 @@ class OutputWatch:
                 index = self._row % len(self._steps)
                 try:
                     outcome = self._call(examiner, self._steps[index])
-                except Exception as error:  # noqa: BLE001 - an engine may raise at any call
+                except FOREIGN as error:  # an engine may raise at any call
                     self._rejection = reject_raised(self._subject, error, self._steps[index], self.compared + 1)
                 else:
                     self._take(index, outcome)

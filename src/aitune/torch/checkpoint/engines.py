@@ -13,6 +13,7 @@ import torch
 
 from aitune.exceptions import AITuneError, CheckpointError, CheckpointMismatchError, CheckpointNativeError
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.guarded import close_engine
 from aitune.torch.check import Effort, judge, prepare
 from aitune.torch.checkpoint.manifest import SavedGraph
 from aitune.torch.checkpoint.recipe import free_options
@@ -174,7 +175,7 @@ class EngineMaker:
         try:
             self._check(saved, engine, job, thorough=thorough)
         except BaseException:
-            engine.close()
+            close_engine(engine)
             raise
         return engine
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from aitune.exceptions import AITuneUserInputError, CheckpointDamagedError, CheckpointMismatchError, DocumentError
+from aitune.torch.backend.guarded import close_engine, described
 from aitune.torch.checkpoint.archive import check_sums, read_manifest
 from aitune.torch.checkpoint.classes import classes_of
 from aitune.torch.checkpoint.engines import Conditions, EngineMaker
@@ -212,7 +213,7 @@ class _Loader:
             return Served(graph, OriginalEngine(maker.forward), ORIGINAL)
         engine = maker.make(saved, graph)
         self.rebuilt = self.rebuilt or bool(maker.conditions.module_differs)
-        return Served(graph, engine, saved.recipe.describe(), saved.recipe)
+        return Served(graph, engine, described(saved.recipe), saved.recipe)
 
 
 def _check_flags(**flags: Any) -> None:
@@ -269,4 +270,4 @@ def _result(made: _Made) -> ModuleResult:
 
 def _close(served: list[Served] | tuple[Served, ...]) -> None:
     for one in served:
-        one.engine.close()
+        close_engine(one.engine)

@@ -16,6 +16,7 @@ from aitune.torch.backend import (
     TorchEagerBackendConfig,
     TorchInductorJitBackend,
 )
+from aitune.torch.backend.guarded import described
 from aitune.torch.backend.registry import backend_by_name
 from aitune.torch.measure import ProfilingConfig
 from aitune.torch.tune_strategy import FirstWinsStrategy, TuneStrategy
@@ -45,7 +46,7 @@ def default_strategy(device: torch.device) -> TuneStrategy:
 
 def candidates(strategy: TuneStrategy, device: torch.device) -> str:
     """Return a strategy with its candidates in a few words."""
-    names = [backend.describe() for backend in strategy.candidates(device)]
+    names = [described(backend) for backend in strategy.candidates(device)]
     return f"{type(strategy).__name__}: {', '.join(names)}" if names else strategy.describe()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from aitune.exceptions import said
 from aitune.torch.measure.control_group import left_in_control_group
 
 __all__ = ["MemoryForecast", "available_bytes", "is_out_of_memory", "peak_growth_bytes"]
@@ -91,7 +92,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         seen.add(id(current))
         if isinstance(current, (MemoryError, torch.OutOfMemoryError)):
             return True
-        text = str(current).lower()
+        text = said(current).lower()
         if isinstance(current, RuntimeError) and any(message in text for message in _MESSAGES):
             return True
         current = current.__cause__ or current.__context__

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import FOREIGN, text_of
 from aitune.torch.backend.base import Backend, Engine
+from aitune.torch.backend.guarded import close_engine
 from aitune.torch.graph.accessor import Names, compiled
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
@@ -165,7 +167,7 @@ class Dispatcher:
         self._check = _nowhere
         for one in self._served:
             if not self._forked:
-                one.engine.close()
+                close_engine(one.engine)
 
     def forked(self) -> None:
         """In a forked child: send every call to the original, since the threads of the engines are not there."""
@@ -238,7 +240,7 @@ class Dispatcher:
                 result = engine_run(*args, **kwargs)
                 count()
                 return result
-            except Exception as raised:  # noqa: BLE001 - whatever an engine raises, the original still answers
+            except FOREIGN as raised:  # whatever an engine raises, the original still answers
                 error = raised
             try:
                 result = original(*args, **kwargs)
@@ -272,7 +274,7 @@ class Dispatcher:
         try:
             found = self._find(args, kwargs)
         except Exception as error:  # noqa: BLE001 - arguments are the user's, and may refuse to be looked at
-            found = Miss("unreadable", f"the arguments cannot be looked at: {type(error).__name__}: {error}")
+            found = Miss("unreadable", f"the arguments cannot be looked at: {text_of(error)}")
         if isinstance(found, Route):
             if self._hooks_seen is not None:
                 self._hooks_seen[0] = made  # hooks were registered, and none of them is here
@@ -341,11 +343,11 @@ class Dispatcher:
                 self._routes = tuple(replace(route, forward=forward) for route in self._routes)
                 self._compile()
 
-    def _failed(self, one: Served, error: Exception) -> None:
+    def _failed(self, one: Served, error: BaseException) -> None:
         with self._lock:
             self._retired.update(i for i, served in enumerate(self._served) if served is one)
             self._compile()
-        detail = f"{one.backend} raised {type(error).__name__}: {error}"
+        detail = f"{one.backend} raised {text_of(error)}"
         self._count_miss(Miss("engine failed", f"{detail}; it is not used again"))
 
     def _at_fault(self) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import carry_partial_result, partial_result
+from aitune.exceptions import BackendError, carry_partial_result, partial_result, text_of
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.guarded import close_engine, described
 from aitune.torch.bench import Bench, Path, Rules, Shelf, Tools, untaken, unusable
 from aitune.torch.check.check import Check
 from aitune.torch.config import Config, config
@@ -113,7 +114,7 @@ def tune_module(
                 served.append(found)
                 if error is not None:
                     _close(served)
-                    return ModuleResult(name, kind, tuple(results), f"{type(error).__name__}: {error}", error), ()
+                    return ModuleResult(name, kind, tuple(results), text_of(error), error), ()
         except BaseException as error:
             _close(served)
             if isinstance(result := partial_result(error), GraphResult):
@@ -136,7 +137,7 @@ def _executor(options: TuneOptions, folders: BuildFolders) -> AbstractContextMan
 
 def _close(served: Sequence[Served]) -> None:
     for found in served:
-        found.engine.close()
+        close_engine(found.engine)
 
 
 class OriginalEngine(Engine):
@@ -168,7 +169,10 @@ class _Tuner:
     def tune(self, entry: Entry, strategy: TuneStrategy) -> tuple[GraphResult, Served, Exception | None]:
         """Tune one graph; the exception is what the strategy raised."""
         graph = entry.graph
-        candidates = strategy.candidates(self.device)
+        try:
+            candidates = strategy.candidates(self.device)
+        except Exception as error:  # noqa: BLE001 - strategies are foreign code
+            return _result(graph), self._left_alone(graph), error
         publish(GraphStarted(self.name, graph.name, graph.describe(), len(candidates)))
         problem = entry.problem or _untaken(graph, candidates)
         if problem is not None:
@@ -177,11 +181,13 @@ class _Tuner:
             return _result(graph, notes=(problem,)), self._left_alone(graph), None
         folder, log = self.folders.new(self.name, graph.name)
         job = Job(self.name, self.slot.module, graph, entry.samples, self.device, folder, log)
-        shelf = self._shelf(graph, strategy)
+        shelf = self._shelf(graph, strategy, candidates)
         with Bench(job, self._rules(strategy), replace(self._tools(), shelf=shelf)) as bench:
             try:
                 trial = bench.choose_again() or strategy.choose(bench)
+                recipe = bench.recipe(trial)
                 bench.finish(trial)
+                engine = bench.take(trial)
             except Exception as error:  # noqa: BLE001 - strategies and backends are foreign code
                 result = _result(bench.graph, trials=bench.trials, notes=bench.notes)
                 return result, self._left_alone(graph), error
@@ -189,8 +195,6 @@ class _Tuner:
                 notes = (*bench.notes, "interrupted")
                 carry_partial_result(error, _result(bench.recorded_graph, trials=bench.trials, notes=notes))
                 raise
-            recipe = bench.recipe(trial)
-            engine = bench.take(trial)
             graph = bench.graph
             chosen = trial.backend if engine is not None else ORIGINAL
             result = _result(graph, chosen=chosen, trials=bench.trials, notes=bench.notes)
@@ -200,14 +204,14 @@ class _Tuner:
             return result, self._left_alone(graph), None
         return result, Served(graph, engine, trial.backend, recipe, shelf.leave_original), None
 
-    def _shelf(self, graph: GraphSpec, strategy: TuneStrategy) -> Shelf:
+    def _shelf(self, graph: GraphSpec, strategy: TuneStrategy, candidates: Sequence[Backend[Any]]) -> Shelf:
         def subject() -> Subject:
             if not self.subjects:
                 self.subjects.append(describe_subject(self.slot.module, graph, self.device))
             return self.subjects[0].with_graph(graph)
 
         store = self.options.store or Store.configured(config)
-        return Shelf(store, subject, strategy, strategy.candidates(self.device), self._rules(strategy))
+        return Shelf(store, subject, strategy, candidates, self._rules(strategy))
 
     def _rules(self, strategy: TuneStrategy) -> Rules:
         rules = strategy.rules
@@ -244,7 +248,14 @@ def _result(
 
 def _untaken(graph: GraphSpec, candidates: Sequence[Backend[Any]]) -> str | None:
     """Return why no candidate could serve a graph with arguments that change from call to call, None if one may."""
-    reasons = [untaken(backend, graph) for backend in candidates]
+
+    def reason(backend: Backend[Any]) -> str | None:
+        try:
+            return untaken(backend, graph)
+        except BackendError:  # said in its row
+            return None
+
+    reasons = [reason(backend) for backend in candidates]
     return f"every candidate {reasons[0]}" if reasons and None not in reasons else None
 
 
@@ -255,7 +266,7 @@ def _planned(entry: Entry, plan: Plan, index: int, device: torch.device) -> Grap
         return _result(entry.graph, notes=(entry.problem,))
     trials = [
         Trial(
-            backend=backend.describe(),
+            backend=described(backend),
             verdict=Verdict.skipped,
             reason=unusable(backend, device) or "would be tried",
         )

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from aitune.torch.backend import Backend
+from aitune.torch.backend.guarded import described
 from aitune.torch.store.subject import NoKeyError, Subject, canonical_digest
 
 __all__ = ["Key", "NoKeyError", "entry_key", "is_key", "tune_key"]
@@ -58,7 +59,7 @@ def entry_key(subject: Subject, backend: Backend[Any], check: object = None) -> 
         NoKeyError: If configuration or check cannot be told apart reliably.
     """
     parts = {**_parts_of(subject), "backend": _backend_digest(backend), "check": canonical_digest(check)}
-    return Key(MappingProxyType(parts), subject.facts, backend.describe())
+    return Key(MappingProxyType(parts), subject.facts, described(backend))
 
 
 def tune_key(subject: Subject, strategy: object, candidates: Sequence[Backend[Any]], check: object = None) -> Key:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend import Backend
+from aitune.torch.backend.guarded import described
 from aitune.torch.backend.registry import default_backends, stands_in, superfluous
 from aitune.torch.bench.rules import Rules
 from aitune.torch.check.check import Check
+from aitune.torch.config import checked_seconds, finite
 from aitune.torch.measure import DEFAULT_MIN_GAIN, ProfilingConfig
 from aitune.torch.trial import Trial
 
@@ -31,7 +33,7 @@ class TuneStrategy(ABC):
         min_speedup_ratio: Gain over the original, as a ratio, below which a candidate is not worth having.
         profiling_config: How speed is measured; None for the defaults.
         check: How outputs are judged; None judges values by the precision that a backend declares.
-        time_limit: Seconds for one graph, after which no further candidate is begun; None for no limit.
+        time_limit: Seconds for one graph, after which no further candidate is begun; None or infinity for no limit.
 
     Raises:
         AITuneUserInputError: If an argument cannot be used.
@@ -64,16 +66,11 @@ class TuneStrategy(ABC):
             profiling_config,
         )
         _need(isinstance(check, (Check, type(None))), "check", "an ait.Check", check)
-        _need(
-            time_limit is None or (_is_number(time_limit) and time_limit > 0),
-            "time_limit",
-            "seconds above 0",
-            time_limit,
-        )
+        checked_seconds("time_limit", time_limit)
         self.min_speedup_ratio = float(min_speedup_ratio)
         self.profiling_config = profiling_config or ProfilingConfig()
         self.check = check
-        self.time_limit = time_limit
+        self.time_limit = finite(time_limit)
         self._performance_validation = True
         self._correctness_check = True
         self._find_max_batch_size = self.find_batch_size_by_default
@@ -174,8 +171,9 @@ class ListStrategy(TuneStrategy):
         """Try every candidate; return the best accepted trial, None if there is none."""
         best: Trial | None = None
         candidates = self._listed(bench.device, bench.rules.check)
-        bench.build_ahead([one for one in candidates if self.backends is not None or not stands_in(one)])
-        for backend in candidates:
+        slow = bench.build_ahead([one for one in candidates if self.backends is not None or not stands_in(one)])
+        last = {id(one) for one in slow}
+        for backend in sorted(candidates, key=lambda one: id(one) in last):
             reason = None if self.backends is not None else superfluous(backend, bench.trials)
             trial = bench.try_(backend) if reason is None else bench.skip(backend, reason)
             if trial.accepted:
@@ -189,7 +187,7 @@ class ListStrategy(TuneStrategy):
         return default_backends(type(self).__name__, device, lower_precision=check is not None and check.allows_int8)
 
     def _describe_candidates(self) -> list[str]:
-        return [] if self.backends is None else [f"backends=[{', '.join(one.describe() for one in self.backends)}]"]
+        return [] if self.backends is None else [f"backends=[{', '.join(described(one) for one in self.backends)}]"]
 
 
 def checked_backends(owner: str, backends: Any) -> tuple[Backend[Any], ...]:

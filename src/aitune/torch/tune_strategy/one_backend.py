@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aitune.torch.backend import Backend
+from aitune.torch.backend.guarded import described
 from aitune.torch.trial import Trial, Verdict
 from aitune.torch.tune_strategy.base import TuneStrategy, checked_backends
 
@@ -52,4 +53,4 @@ class OneBackendStrategy(TuneStrategy):
         raise bench.error(trial)
 
     def _describe_candidates(self) -> list[str]:
-        return [f"backend={self.backend.describe()}"]
+        return [f"backend={described(self.backend)}"]

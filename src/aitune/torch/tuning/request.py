@@ -29,7 +29,8 @@ class Request:
         dry_run: Whether to change nothing.
         ignore_failing_modules: Whether a module that fails is left alone instead of raising.
         time_limit: Seconds for everything; None for no limit.
-        backend_time_limit: Seconds for one backend in its worker; None for what the configuration says.
+        backend_time_limit: Seconds for one backend in its worker, infinite for no limit; None for what the
+            configuration says.
         check: How outputs are judged.
         seed: Seeds synthesised inputs.
     """
@@ -87,19 +88,6 @@ def checked_device(device: Any) -> torch.device | None:
     except (RuntimeError, TypeError, AssertionError) as error:
         raise AITuneUserInputError(f"device={device!r} cannot be used here: {error}") from error
     return place
-
-
-def checked_seconds(name: str, value: Any) -> float | None:
-    """Return a time limit.
-
-    Raises:
-        AITuneUserInputError: If it is not None or a number above 0.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise AITuneUserInputError(f"{name} must be seconds above 0, or None, not {value!r}")
-    return float(value)
 
 
 def checked_flag(name: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aitune.torch.check.check import Check
-from aitune.torch.config import config
+from aitune.torch.config import checked_seconds, config, finite
 from aitune.torch.dataloader import BatchSource
 from aitune.torch.events import Event, listening
 from aitune.torch.module.handle import tuning_alone
@@ -21,7 +21,6 @@ from aitune.torch.tuning.request import (
     checked_device,
     checked_flag,
     checked_func,
-    checked_seconds,
     checked_seed,
 )
 from aitune.torch.tuning.run import Run
@@ -69,10 +68,12 @@ def tune(  # noqa: PLR0913 - the documented signature
         disable_external_logging: Silence other libraries' loggers meanwhile.
         clear_cache: Remove what earlier tunes left in ``config.cache_dir`` first.
         ignore_failing_modules: Leave a module that fails as it was, log it at ERROR and go on; False raises.
-        time_limit: Seconds for everything; then whatever is running is ended and the best so far is used. What runs in
-            this process (the module's own calls, builds that are not isolated) is waited for.
+        time_limit: Seconds for everything, None or infinity for no limit; then whatever is running is ended and the
+            best so far is used. What runs in this process (the module's own calls, builds that are not isolated) is
+            waited for.
         backend_time_limit: Seconds that one backend may take in its worker to build and be checked, in place of
-            ``config.backend_time_limit``. Builds in this process cannot be interrupted, so it has no effect on those.
+            ``config.backend_time_limit``; infinity for no limit. Builds in this process cannot be interrupted, so it
+            has no effect on those.
         progress: True shows progress on stderr, False does not, None does on a terminal; a function gets every event.
         check: How outputs are judged, for modules whose strategy has no ``check`` of its own.
         seed: Seeds inputs that are synthesised; the global random state is as before afterwards.
@@ -94,7 +95,7 @@ def tune(  # noqa: PLR0913 - the documented signature
         device=checked_device(device),
         dry_run=checked_flag("dry_run", dry_run),
         ignore_failing_modules=checked_flag("ignore_failing_modules", ignore_failing_modules),
-        time_limit=checked_seconds("time_limit", time_limit),
+        time_limit=finite(checked_seconds("time_limit", time_limit)),
         backend_time_limit=checked_seconds("backend_time_limit", backend_time_limit),
         check=checked_check(check),
         seed=checked_seed(seed),

@@ -44,6 +44,7 @@ class Outcome:
         error: Why there is no engine, or none that is right: an exception that a report can turn into a verdict
             (``CorrectnessError`` with :attr:`judgement` for wrong values; ``NotCarriedError`` where it is the module
             itself that does not run there, which says nothing of the candidate); None where the candidate may go on.
+        begun: Whether the candidate was begun; not where time was over before.
         of_the_moment: Whether the error says what the machine lacked, and nothing of the candidate.
         saved: Whether the engine lies in the attempt's folder, from which the backend's ``load`` makes it. Where it
             cannot be kept it was rehearsed, and is built again by whoever wants it.
@@ -56,6 +57,7 @@ class Outcome:
     """
 
     error: Exception | None = None
+    begun: bool = True
     of_the_moment: bool = False
     saved: bool = False
     precision: Precision | None = None

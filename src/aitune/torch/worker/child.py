@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
+from aitune.exceptions import said
 from aitune.torch.backend.circumstance import is_of_the_moment
 from aitune.torch.measure import is_out_of_memory
 from aitune.torch.worker import cargo
@@ -118,7 +119,7 @@ def failure_of(error: Exception) -> Failure:
     except Exception:  # noqa: BLE001 - exceptions of vendor libraries often do not pickle
         pickled = None
     kind = type(error)
-    text = str(error)
+    text = said(error)
     return Failure(
         kind=kind.__name__,
         module=kind.__module__,

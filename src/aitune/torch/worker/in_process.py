@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from aitune.exceptions import BackendBuildError, text_of
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.guarded import close_engine, described, flaw
+from aitune.torch.backend.resident import return_freed
+from aitune.torch.check import no_trace
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
 
@@ -38,8 +42,9 @@ class Built:
 def build_here(backend: Backend[Any], job: Job, *, redirect: bool = True) -> Built:
     """Build ``backend`` for ``job`` in this process; a failing builder is an answer, never an exception.
 
-    Global state of the process is put back afterwards, and the builder's output goes to the job's log.
-    ``KeyboardInterrupt`` and ``SystemExit`` pass, with the process state restored.
+    What the module holds and the global state of the process are put back afterwards. The builder's output goes to the
+    job's log.
+    ``KeyboardInterrupt`` passes, with the process state restored.
 
     Args:
         backend: The recipe.
@@ -47,27 +52,59 @@ def build_here(backend: Backend[Any], job: Job, *, redirect: bool = True) -> Bui
         redirect: Whether output is sent to the log here; without, it goes where the process prints.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    return _made(lambda: backend.build(job), job.log if redirect else None)
+    return _made(backend, job, lambda: backend.build(job), job.log if redirect else None)
 
 
 def load_here(backend: Backend[Any], job: Job) -> Built:
     """Make an engine in this process of what lies in the job's folder; otherwise as :func:`build_here`."""
-    return _made(lambda: backend.load(job, job.folder), job.log)
+    return _made(backend, job, lambda: backend.load(job, job.folder), job.log)
 
 
-def _made(make: Callable[[], Engine], log: Path | None) -> Built:
+def _made(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path | None) -> Built:
+    """Make an engine, with the module put back as it was; refused is one that changed what cannot be put back."""
+    lost: list[str] = []
+    with no_trace(job.module, lost.extend):
+        built = _made_freely(backend, job, make, log)
+    return_freed()  # what the module was copied into
+    if not lost:
+        return built
+    if built.engine is not None:
+        close_engine(built.engine)
+    changed = f"its build changed the module, which was too large to be copied before: {', '.join(lost)}"
+    return replace(built, engine=None, error=BackendBuildError(described(backend), changed))
+
+
+def _made_freely(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path | None) -> Built:
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
-    engine, error = None, None
+    engine: Engine | None = None
+    error: Exception | None = None
     try:
         with process_state_kept(log), torch.no_grad():
-            made = make()
-        if isinstance(made, Engine):
-            engine = made
-        else:
-            error = TypeError(f"it returned {type(made).__name__}, and has to return an Engine")
+            engine = _checked(make(), backend, job)
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised
+    except SystemExit as raised:
+        error = BackendBuildError(described(backend), f"it raised {text_of(raised)}")
     seconds = time.perf_counter() - start
     return Built(engine, error, seconds, max(0, process.memory_info().rss - before))
+
+
+def _checked(made: object, backend: Backend[Any], job: Job) -> Engine:
+    """Return what a builder made, if it is an engine that says of itself what can be.
+
+    Raises:
+        BackendBuildError: If it is not; it is closed then.
+    """
+    if not isinstance(made, Engine):
+        raise BackendBuildError(described(backend), f"it returned {type(made).__name__}, and has to return an Engine")
+    try:
+        problem = flaw(made, job.graph)
+    except BaseException:
+        close_engine(made)
+        raise
+    if problem is not None:
+        close_engine(made)
+        raise BackendBuildError(described(backend), f"its engine's {problem}")
+    return made

@@ -17,6 +17,7 @@ import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import psutil
 
 from aitune.exceptions import (
+    FOREIGN,
     BackendBuildError,
     BackendCrashedError,
     BackendError,
@@ -26,7 +27,9 @@ from aitune.exceptions import (
     BackendUnsupportedError,
     CorrectnessError,
     NotCarriedError,
+    text_of,
 )
+from aitune.torch.backend.guarded import described
 from aitune.torch.check import Reference
 from aitune.torch.check.ambient import Ambient
 from aitune.torch.worker import cargo
@@ -47,6 +50,7 @@ _GRACE_SECONDS = 2.0
 _TICK = 0.1
 _CARRY_SECONDS = 600.0
 _RELEASE_SECONDS = 5.0
+_BEFORE_A_BUILD = ("starting", "taking the request", "reference")
 
 
 class ProcessExecutor(Executor):
@@ -302,7 +306,7 @@ class ProcessWorkplace(Workplace):
         return worker
 
     def _attempt(self, attempt: Attempt, seconds: float | None, turn: Callable[[], None] | None = None) -> Outcome:
-        name = attempt.backend.describe()
+        name = described(attempt.backend)
         try:
             worker = self._worker()
         except (LostError, NotCarriedError) as error:
@@ -312,8 +316,8 @@ class ProcessWorkplace(Workplace):
         try:
             with cargo.definitions_travel():
                 data: bytes = cloudpickle.dumps(attempt)
-        except Exception as error:  # noqa: BLE001 - a backend may hold anything
-            return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {error}"))
+        except FOREIGN as error:  # a backend may hold anything
+            return Outcome(error=BackendBuildError(name, f"the backend does not pickle: {text_of(error)}"))
         try:
             worker.used = True
             worker.begin(attempt.log, attempt.limits.memory_bytes)
@@ -322,7 +326,8 @@ class ProcessWorkplace(Workplace):
         except LostError as error:
             self._replace()
             shutil.rmtree(attempt.folder, ignore_errors=True)
-            return Outcome(error=_as_backend_error(error, name, worker.stage, seconds))
+            begun = error.kind != "time" or worker.stage not in _BEFORE_A_BUILD
+            return Outcome(error=_as_backend_error(error, name, worker.stage, seconds), begun=begun)
         outcome = _outcome(answer, name)
         refused = isinstance(outcome.error, (BackendUnsupportedError, BackendNotInstalledError))
         if (outcome.error is not None and not refused) or left or answer.worn:

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import random
+import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from aitune.torch.check.ambient import Ambient
 from aitune.torch.config import console_output
 
 __all__ = ["process_state_kept"]
@@ -24,16 +27,21 @@ __all__ = ["process_state_kept"]
 def process_state_kept(log: Path | None) -> Iterator[None]:
     """Send output of the block to a file, and put global state back when it ends.
 
-    Covers Python's and torch's and numpy's random state, grad mode, default dtype and device, thread counts, working
-    folder, environment, warning filters, logging levels and handlers, ``sys.stdout`` and ``sys.stderr``. Output that
-    native code writes to the file descriptors is not covered: that takes a process of its own.
+    Covers Python's and torch's and numpy's random state, grad mode, autocast, default dtype and device, thread counts,
+    treatment of denormal numbers and of numpy's floating-point errors, how torch and numpy print, working folder,
+    environment, file mode mask, warning filters, logging levels and handlers, signal handlers with the timer that sends
+    one, ``sys.stdout`` and ``sys.stderr``. Output that native code writes to the file descriptors is not covered: that
+    takes a process of its own.
 
     Args:
         log: File that takes the output; appended to. None leaves output alone, for a process whose output is caught.
     """
     if log is not None:
         log.parent.mkdir(parents=True, exist_ok=True)
-    restores = [_random_state(), _torch_state(), _surroundings(), _logging_state()]
+    restores = [
+        *(_random_state(), _torch_state(), _numbers(), _printing()),
+        *(_surroundings(), _logging_state(), _signals()),
+    ]
     with contextlib.ExitStack() as stack:
         if log is not None:
             _send_output(stack, log)
@@ -69,32 +77,80 @@ def _random_state() -> Callable[[], None]:
 
 
 def _torch_state() -> Callable[[], None]:
-    dtype, threads, grad = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
-    device = torch.get_default_device()
-    precision, depth = torch.get_float32_matmul_precision(), sys.getrecursionlimit()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    ambient, device, depth = Ambient.capture(), torch.get_default_device(), sys.getrecursionlimit()
 
     def restore() -> None:
         sys.setrecursionlimit(depth)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
+        ambient.restore()
         if torch.get_default_device() != device:
             torch.set_default_device(device)
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-        if torch.are_deterministic_algorithms_enabled() != deterministic:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+
+    return restore
+
+
+def _numbers() -> Callable[[], None]:
+    errors, flushed = np.geterr(), _flushes_denormals()
+
+    def restore() -> None:
+        np.seterr(**errors)
+        if _flushes_denormals() != flushed:
+            torch.set_flush_denormal(flushed)
+
+    return restore
+
+
+def _flushes_denormals() -> bool:
+    """Whether this thread's processor takes numbers below the normal ones for 0, which nobody can be asked."""
+    return sys.float_info.min / 2 == 0.0
+
+
+def _printing() -> Callable[[], None]:
+    of_torch, of_numpy = dict(vars(torch._tensor_str.PRINT_OPTS)), np.get_printoptions()
+
+    def restore() -> None:
+        vars(torch._tensor_str.PRINT_OPTS).update(of_torch)
+        if np.get_printoptions() != of_numpy:
+            np.set_printoptions(**of_numpy)
+
+    return restore
+
+
+def _signals() -> Callable[[], None]:
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    restore_timer = _timer() if hasattr(signal, "setitimer") else None
+
+    def restore() -> None:
+        if restore_timer is not None:
+            restore_timer()
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                with contextlib.suppress(OSError, ValueError):  # only the main thread may, and only it could change it
+                    signal.signal(number, handler)
+
+    return restore
+
+
+def _timer() -> Callable[[], None]:
+    """Return what has the timer that sends a signal go on as if nobody had touched it."""
+    (left, interval), started = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
+
+    def restore() -> None:
+        once = left > 0 and not interval
+        wanted = max(left - (time.monotonic() - started), 1e-3) if once else left
+        now, repeated = signal.getitimer(signal.ITIMER_REAL)
+        if repeated != interval or (abs(now - wanted) > 1 if once else (now > 0) != (left > 0)):
+            signal.setitimer(signal.ITIMER_REAL, wanted, interval)
 
     return restore
 
 
 def _surroundings() -> Callable[[], None]:
     folder, environment, path = _folder(), dict(os.environ), list(sys.path)
+    mask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(mask)
 
     def restore() -> None:
+        os.umask(mask)
         if folder is not None and _folder() != folder:
             with contextlib.suppress(OSError):  # it was removed meanwhile
                 os.chdir(folder)

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +14,16 @@ from typing import Any
 
 import torch
 
-from aitune.exceptions import BackendBuildError, BackendUnsupportedError, CorrectnessError, NotCarriedError
+from aitune.exceptions import (
+    FOREIGN,
+    BackendBuildError,
+    BackendUnsupportedError,
+    CorrectnessError,
+    NotCarriedError,
+    text_of,
+)
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.backend.guarded import close_engine, described
 from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Reference, Subject, judge, no_trace, prepare
 from aitune.torch.graph.sample import Sample
 from aitune.torch.measure import PairedTiming, Stopwatch, compare
@@ -84,7 +91,7 @@ class Tryout:
             raise
         except Exception as error:
             show(error)
-            text = f"{type(error).__name__}: {error}"
+            text = text_of(error)
             raise NotCarriedError(f"{job.name} does not run in a worker process: {text}") from error
         self._at_start = _memory(job.device)  # what is kept to compare with is no loss
         if known is None:
@@ -106,15 +113,15 @@ class Tryout:
         """
         started = time.perf_counter()
         try:
-            with _signals_kept(), process_state_kept(None), self._device_limit(attempt):
+            with process_state_kept(None), self._device_limit(attempt):
                 outcome = self._attempt(attempt, built)
         except Exception as error:  # noqa: BLE001 - foreign builders and engines raise anything
             show(error)
             outcome = Outcome(error=error)
         except BaseException as error:  # noqa: BLE001 - in a worker, sys.exit() of a builder is a failure like any other
             show(error)
-            text = f"it raised {type(error).__name__}: {error}"
-            outcome = Outcome(error=BackendBuildError(attempt.backend.describe(), text))
+            text = f"it raised {text_of(error)}"
+            outcome = Outcome(error=BackendBuildError(described(attempt.backend), text))
         finally:
             shutil.rmtree(attempt.folder / _SCRATCH, ignore_errors=True)
             self._tidy()
@@ -137,7 +144,7 @@ class Tryout:
             when_built()
             return self._prove(attempt, engine, outcome)
         finally:
-            engine.close()
+            close_engine(engine)
 
     def _prove(self, attempt: Attempt, engine: Engine, outcome: Outcome) -> Outcome:
         """Check, measure and save an engine."""
@@ -146,7 +153,7 @@ class Tryout:
         if not calls:
             text = "; ".join(engine.notes) or f"only {dict(engine.ranges)}"
             text = f"no call that is measured is among those that it serves: {text}"
-            return replace(outcome, error=BackendUnsupportedError(backend.describe(), text))
+            return replace(outcome, error=BackendUnsupportedError(described(backend), text))
         subject, watch = self._subject_of(engine), None
         if subject is not None:
             self._stage("check")
@@ -154,7 +161,7 @@ class Tryout:
             judgement = replace(judgement, notes=(*judgement.notes, *engine.notes))
             outcome = replace(outcome, judgement=judgement)
             if not judgement.accepted:
-                return replace(outcome, error=CorrectnessError(backend.describe(), judgement.reason))
+                return replace(outcome, error=CorrectnessError(described(backend), judgement.reason))
             if self._assignment.values and attempt.profiling is not None:
                 watch = OutputWatch(subject, precision=engine.precision, samples=calls)
         if attempt.profiling is not None:
@@ -162,8 +169,8 @@ class Tryout:
             try:
                 outcome = replace(outcome, timing=self._race(attempt, engine, calls, watch))
             except Exception as error:
-                text = f"it failed while it was measured: {type(error).__name__}: {error}"
-                raise BackendBuildError(backend.describe(), text) from error
+                text = f"it failed while it was measured: {text_of(error)}"
+                raise BackendBuildError(described(backend), text) from error
             wrong = watch.judgement() if watch is not None else None
             if wrong is not None and not wrong.accepted:
                 return _rejected(outcome, backend, wrong)
@@ -237,7 +244,7 @@ def _memory(device: torch.device) -> tuple[int, int]:
 
 
 def _rejected(outcome: Outcome, backend: Backend[Any], judgement: Judgement) -> Outcome:
-    error = CorrectnessError(backend.describe(), judgement.reason)
+    error = CorrectnessError(described(backend), judgement.reason)
     return replace(outcome, judgement=judgement, error=error, timing=None)
 
 
@@ -250,21 +257,7 @@ def _save(backend: Backend[Any], engine: Engine, folder: Path) -> bool:
         engine.save(folder)
     except NotImplementedError:
         return False
-    except Exception as error:  # noqa: BLE001 - an engine that cannot be saved is built again by whoever wants it
+    except FOREIGN as error:  # an engine that cannot be saved is built again by whoever wants it
         show(error)
         return False
     return True
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Put back the handlers of signals, and stop timers that would send one."""
-    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                with contextlib.suppress(OSError, ValueError):
-                    signal.signal(number, handler)

@@ -32,6 +32,7 @@ _CHILD = "import sys; sys.path[:] = {path!r}\nfrom aitune.torch.worker.child imp
 _START_SECONDS = 120.0
 _END_SECONDS = 2.0
 _LAST_LINES = 3
+_LONGEST_WAIT = 86_400.0
 _NOT_INHERITED = ("AUTOWRAPT_BOOTSTRAP", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT")
 
 
@@ -252,6 +253,8 @@ class WorkerProcess:
             while True:
                 if not self._channel.holds_message():
                     ready = wait([self._channel.fileno(), self._reported], _left(until))
+                    if not ready and _left(until) != 0:
+                        continue
                     if not ready:
                         self.end()
                         raise LostError("time", f"it was at this stage: {self.stage}")
@@ -388,7 +391,8 @@ def _is_open(number: int) -> bool:
 
 
 def _left(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
+    """Return how long to wait at a time: the system's own clocks end after some weeks."""
+    return None if until is None else min(max(0.0, until - time.monotonic()), _LONGEST_WAIT)
 
 
 def _state_text(state: int) -> str:
