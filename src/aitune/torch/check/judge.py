@@ -17,7 +17,7 @@ from aitune.torch.check.outcome import Outcome, perform
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.state import Snapshot, take_snapshot
 from aitune.torch.check.subject import Step, Subject
-from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.check.trace import no_trace
 from aitune.torch.trial import Precision, Verdict
 
 __all__ = ["Examiner", "entered", "judge"]
@@ -49,7 +49,7 @@ def judge(
         return Judgement(verdict=subject.unjudgeable_as, reason=subject.unjudgeable, notes=subject.notes)
     check = subject.check if check is None else check
     bounds = Bounds.of(precision, check)
-    with no_trace(subject.module) as found, calm():
+    with no_trace(subject.module) as found:
         examiner = Examiner(run, subject, bounds, entered(subject, found))
         if check is None or check.metric is None or not values:
             return examiner.ask_everything(values=values)

@@ -20,7 +20,7 @@ from aitune.torch.check.reference import Reference, eager_reference, foreign, ma
 from aitune.torch.check.rehearsal import Call, Consistency, Eager, Rehearsal, examine_consistency, rehearse
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.subject import Step, Subject
-from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Precision
@@ -76,7 +76,7 @@ def prepare(
     if not samples:
         raise ValueError(f"{graph.name}: there is no sample to check with")
     effort = effort or Effort()
-    with no_trace(module) as found, calm():
+    with no_trace(module) as found:
         probes, notes = _probes(graph, samples, effort)
         eager = Eager(module, module.forward if forward is None else forward, RngState.capture())
         rehearsal = rehearse(eager, probes, found)

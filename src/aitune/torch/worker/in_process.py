@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from aitune.torch.backend import Backend, Engine
+from aitune.torch.check.trace import calm
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
 
@@ -61,7 +61,7 @@ def _made(make: Callable[[], Engine], log: Path | None) -> Built:
     start = time.perf_counter()
     engine, error = None, None
     try:
-        with process_state_kept(log), torch.no_grad():
+        with process_state_kept(log), calm():
             made = make()
         if isinstance(made, Engine):
             engine = made
