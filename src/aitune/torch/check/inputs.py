@@ -34,6 +34,8 @@ class Probe:
         signature: The forward's parameters.
         recorded: Whether they are a user's own; others are left out where eager itself cannot run them.
         spare: Whether they are left out where the module takes long.
+        refusable: Whether a candidate may raise: the call is written in a form that no sample has, and the original
+            answers it.
         manner: In which manner the call is made.
     """
 
@@ -42,6 +44,7 @@ class Probe:
     signature: CallSignature
     recorded: bool = False
     spare: bool = False
+    refusable: bool = False
     manner: Manner = Manner.PLAIN
 
     @property
@@ -77,7 +80,9 @@ def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample], seed: int = 
     Returns:
         The probes, and notes about sizes that were left out.
     """
-    probes, spare, notes = [], [], []
+    probes: list[Probe] = []
+    spare: list[Probe] = []
+    notes: list[str] = []
     first = samples[0]
     known = [(sample, sizes) for sample in samples if (sizes := _sizes_of(graph, sample))]
     seen = [sizes for _, sizes in known]

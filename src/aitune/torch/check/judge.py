@@ -84,7 +84,7 @@ class Examiner:
     def ask_everything(self, *, values: bool = True) -> Judgement:
         """Make every call of the subject, in order, up to the first wrong one."""
         held = HeldOutputs(self.subject.own_sharing)
-        worst, asked = Comparison(), 0
+        worst, asked, refused = Comparison(), 0, []
         for step in self.subject.steps:
             asked += 1
             if step.scribble and not self.subject.stateful:
@@ -92,6 +92,9 @@ class Examiner:
             try:
                 outcome = self.call(step)
             except Exception as error:  # noqa: BLE001 - an engine may raise anything
+                if step.probe.refusable:
+                    refused.append(f"it does not take {step.probe.label} ({type(error).__name__})")
+                    continue
                 return reject_raised(self.subject, error, step, asked)
             found = self.compare(outcome, step, values=values)
             if found.mismatch is None:
@@ -104,7 +107,8 @@ class Examiner:
         for path in self.start.changes(deep=True).keys() - last.expectation.eager.state.keys():
             mismatch = f"the module's {path} is changed by a call, the module leaves it alone"
             return reject(self.subject, Comparison(mismatch), last, asked)
-        return accept(self.subject, worst, asked)
+        accepted = accept(self.subject, worst, asked)
+        return replace(accepted, notes=(*accepted.notes, *refused))
 
     def call(self, step: Step) -> Outcome:
         """Make one call.

@@ -90,7 +90,7 @@ def _ways(graph: GraphSpec, probe: Probe) -> Iterator[Probe]:
         if _written(form) not in seen:
             seen.append(_written(form))
             by = "by keyword" if form.kwargs else "by position"
-            yield replace(base, label=f"{probe.label} {by}", sample=form)
+            yield replace(base, label=f"{probe.label} {by}", sample=form, refusable=True)
     for manner in Manner:
         pointless = manner is Manner.GRADIENTS and graph.training  # those calls are the original's
         if manner is not Manner.PLAIN and not pointless and (probe.tensors or manner in _OF_THE_PROCESS):

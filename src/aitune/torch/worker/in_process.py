@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from aitune.torch.backend import Backend, Engine
 from aitune.torch.check.trace import calm
@@ -47,21 +50,27 @@ def build_here(backend: Backend[Any], job: Job, *, redirect: bool = True) -> Bui
         redirect: Whether output is sent to the log here; without, it goes where the process prints.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
-    return _made(lambda: backend.build(job), job.log if redirect else None)
+    return _made(lambda: backend.build(job), job, job.log if redirect else None)
 
 
 def load_here(backend: Backend[Any], job: Job) -> Built:
     """Make an engine in this process of what lies in the job's folder; otherwise as :func:`build_here`."""
-    return _made(lambda: backend.load(job, job.folder), job.log)
+    return _made(lambda: backend.load(job, job.folder), job, job.log)
 
 
-def _made(make: Callable[[], Engine], log: Path | None) -> Built:
+def _mode_for(module: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return the mode to build in: the calm one, but for a module made in inference mode, which exports there alone."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else calm()
+
+
+def _made(make: Callable[[], Engine], job: Job, log: Path | None) -> Built:
     process = psutil.Process()
     before = process.memory_info().rss
     start = time.perf_counter()
     engine, error = None, None
     try:
-        with process_state_kept(log), calm():
+        with process_state_kept(log), _mode_for(job.module):
             made = make()
         if isinstance(made, Engine):
             engine = made
