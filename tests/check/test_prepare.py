@@ -227,3 +227,10 @@ def test_further_sizes_and_manners_are_left_out_where_the_module_takes_long(
     assert "batch0=9" in labels
     assert not {"batch0=3", "batch0=13", "sample 1 by keyword"} & labels
     assert any("batch0=3: calls of the module take long" in note for note in subject.notes)
+
+
+def test_where_calls_of_modules_are_followed_no_other_thread_is_used(net, make_batches, make_subject) -> None:
+    net.first.compile(backend="eager")  # takes the place that a follower takes
+    labels = {step.probe.label for step in make_subject(net, make_batches(4)).steps}
+    assert "sample 0 in inference mode" in labels
+    assert "sample 0 in another thread" not in labels
