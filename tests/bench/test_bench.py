@@ -71,6 +71,30 @@ def test_a_candidate_that_is_wrong_once_in_twenty_calls_is_found():
         assert bench.try_(timed_backend("moody", 0.1, answer=answer)).verdict is Verdict.wrong
 
 
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("latency_budget", [None, 1.0])
+@pytest.mark.parametrize("correctness", [True, False])
+def test_what_is_measured_does_not_depend_on_the_mode_of_the_caller(mode, latency_budget, correctness):
+    def into_ordinary_memory(x):  # as engines of libraries write their outputs
+        with torch.inference_mode(False), torch.no_grad():
+            return x.clone() * 2
+
+    class Noting(TimedModule):
+        def forward(self, x):
+            seen.append(torch.is_inference_mode_enabled())
+            return super().forward(x)
+
+    seen: list[bool] = []
+    with mode():
+        before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        rules = Rules(latency_budget=latency_budget, correctness=correctness)
+        with fake_bench(rules=rules, module=Noting()) as bench:
+            trial = bench.try_(timed_backend("quick", 0.5, into_ordinary_memory))
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
+    assert trial.verdict is Verdict.accepted, trial.reason
+    assert correctness or set(seen) == {False}  # the check asks in inference mode, too
+
+
 @pytest.mark.parametrize(
     ("fraction", "verdict"), [(1.05, Verdict.slower), (1.0, Verdict.slower), (0.97, Verdict.accepted)]
 )

@@ -218,3 +218,16 @@ def test_a_cache_that_fills_by_itself_is_no_state(make_batches, make_subject) ->
     assert judge(lambda x: x * table[: len(x), None], subject, precision="float32").accepted
     assert judge(module.forward, subject, precision="float32").accepted
     assert len(module.angles) == 0
+
+
+def test_a_form_of_calls_that_no_sample_has_may_be_refused_but_not_answered_wrong(net, subject) -> None:
+    found = judge(lambda row: net(row), subject, precision="float32")
+    assert found.accepted
+    assert found.notes[-1] == "it does not take sample 1 by keyword (TypeError)"
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_the_module_under_a_mode_of_the_caller_is_right(net, make_batches, make_subject, mode) -> None:
+    with mode():
+        subject = make_subject(net, make_batches(1, 4))
+        assert judge(net, subject, precision="float32").accepted

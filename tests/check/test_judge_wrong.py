@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -89,6 +90,8 @@ def masked(fill: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 BATCHES = rows(1, 4, 8)
 CASES: list[Any] = []
+LEFT: list[Any] = []
+"""Modes that were entered and not left: torch leaves one when it goes, so that they stay as long as the process."""
 
 
 def wrong(
@@ -455,6 +458,130 @@ def the_modules_own_buffer_handed_out(m):
 @wrong("another memory layout", lambda: Of(lambda x: x.cumsum(1)), rows(4, 8))
 def strides_of_the_input_ignored(m):
     return lambda x: torch.as_strided(x, x.shape, (x.shape[1], 1)).cumsum(1)
+
+
+# ----------------------------------------------------------------------------------- the manner of calling
+
+
+@wrong("with gradients enabled")
+def wrong_where_gradients_are_enabled(m):
+    return lambda x: m(x).detach() * (2 if torch.is_grad_enabled() else 1)
+
+
+@wrong("in inference mode")
+def wrong_in_inference_mode(m):
+    return lambda x: m(x) * (2 if torch.is_inference_mode_enabled() else 1)
+
+
+@wrong("in inference mode")
+def raises_at_a_tensor_without_a_version(m):
+    return lambda x: m(x) if x._version >= 0 else None
+
+
+@wrong("sample 1 by keyword")
+def wrong_for_keywords(m):
+    return lambda *args, **kwargs: m(*args, **kwargs) * (2 if kwargs else 1)
+
+
+@wrong("relative error", samples=lambda: [Sample((), {"x": torch.randn(4, 16)}, 4)])
+def wrong_for_positions(m):
+    return lambda *args, **kwargs: m(*args, **kwargs) * (2 if args else 1)
+
+
+@wrong("begin within larger ones")
+def the_offset_of_the_input_ignored(m):
+    return lambda x: m(torch.as_strided(x, x.shape, x.stride(), 0))
+
+
+@wrong("every second row")
+def the_step_between_rows_ignored(m):
+    known = lambda x: x.is_contiguous() or x.t().is_contiguous() or x.stride(1) > 1  # noqa: E731
+    return lambda x: m(torch.as_strided(x, x.shape, x.stride() if known(x) else (16, 1), x.storage_offset()))
+
+
+@wrong("every second column")
+def the_step_between_columns_ignored(m):
+    known = lambda x: x.stride(1) == 1 or x.stride(0) == 1  # noqa: E731
+    return lambda x: m(torch.as_strided(x, x.shape, x.stride() if known(x) else (32, 1), x.storage_offset()))
+
+
+@wrong("held other contents")
+def an_answer_kept_by_the_input_object(m):
+    memory: dict[int, Any] = {}
+    return lambda x: memory.setdefault(id(x), (x, m(x)))[1].clone()
+
+
+@wrong("held other contents")
+def an_answer_kept_by_object_and_version(m):
+    memory: dict[Any, Any] = {}
+
+    def run(x):
+        key = None if x.is_inference() else (id(x), x._version)
+        return m(x) if key is None else memory.setdefault(key, (x, m(x)))[1].clone()
+
+    return run
+
+
+@wrong("held other contents")
+def an_answer_kept_by_the_input_address(m):
+    memory: dict[int, Any] = {}
+    return lambda x: memory.setdefault(x.data_ptr(), (x, m(x)))[1].clone()
+
+
+@wrong("in another thread")
+def wrong_in_another_thread(m):
+    home = threading.get_ident()
+    return lambda x: m(x) * (1 if threading.get_ident() == home else 2)
+
+
+@wrong("the grad mode of the process is left changed")
+def gradients_left_off(m):
+    def run(x):
+        out = m(x)
+        torch.set_grad_enabled(False)
+        return out.detach()
+
+    return run
+
+
+@wrong("inference mode of the process is left changed")
+def inference_mode_left_on(m):
+    def run(x):
+        out = m(x)
+        LEFT.append(torch.inference_mode())
+        LEFT[-1].__enter__()
+        return out
+
+    return run
+
+
+@wrong("the number of threads of the process is left changed")
+def threads_left_changed(m):
+    def run(x):
+        torch.set_num_threads(2)
+        return m(x)
+
+    return run
+
+
+@wrong("has its conjugate or negative bit set", lambda: Of(torch.fft.fft))
+def an_output_to_be_conjugated_later(m):
+    return lambda x: m(x).conj().resolve_conj().conj()
+
+
+@wrong("has its conjugate or negative bit set", lambda: Of(lambda x: x + 1))
+def an_output_to_be_negated_later(m):
+    return lambda x: torch._neg_view(-m(x))
+
+
+@wrong("batch0=3", samples=rows(1, 16))
+def wrong_at_small_sizes(m):
+    return lambda x: m(x) * (2 if 1 < len(x) < 8 else 1)
+
+
+@wrong("batch0=13", samples=rows(1, 16))
+def wrong_at_large_sizes(m):
+    return lambda x: m(x) * (2 if 11 < len(x) < 16 else 1)
 
 
 # ------------------------------------------------------------------------------------------------ effects

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import threading
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.check import Check, judge, prepare
+from aitune.torch.check.manner import Manner
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Verdict
 
@@ -145,5 +148,89 @@ def test_samples_of_one_module_that_needs_grad_are_left_alone(net, make_graph) -
 def test_outputs_that_would_fill_the_memory_are_not_all_asked_for(net, make_batches, make_subject, monkeypatch) -> None:
     monkeypatch.setattr("aitune.torch.check.rehearsal.free_bytes", lambda _: 1000)
     subject = make_subject(net, make_batches(1, 4, 8))
-    assert {step.probe.label for step in subject.steps} == {"sample 0", "sample 1", "sample 2"}
+    kept = {id(step.expectation): step.probe for step in subject.steps if step.probe.recorded}
+    assert {id(step.expectation) for step in subject.steps} == kept.keys()
+    assert {probe.label for probe in kept.values()} == {"sample 0", "sample 1", "sample 2"}
     assert any("would take too much memory" in note for note in subject.notes)
+
+
+def test_a_small_call_is_asked_in_every_manner(net, make_batches, make_subject) -> None:
+    labels = [step.probe.label for step in make_subject(net, make_batches(1, 4, 8)).steps]
+    ways = ["by keyword", *(manner.value for manner in Manner if manner is not Manner.PLAIN)]
+    start = labels.index("sample 1 by keyword")
+    assert labels[start : start + len(ways)] == [f"sample 1 {way}" for way in ways]
+
+
+def test_where_the_module_itself_does_something_else_or_raises_nothing_is_asked(make_batches, make_subject) -> None:
+    class Particular(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_inference_mode_enabled():
+                raise LookupError("mine")
+            if threading.current_thread() is not threading.main_thread():
+                raise LookupError("elsewhere")
+            return x * (3 if torch.is_grad_enabled() else 2)
+
+    module = Particular().eval()
+    subject = make_subject(module, make_batches(4))
+    labels = {step.probe.label for step in subject.steps}
+    assert "sample 0 by keyword" in labels
+    assert not {f"sample 0 {manner.value}" for manner in (Manner.GRADIENTS, Manner.INFERENCE, Manner.THREAD)} & labels
+    notes = " ".join(subject.notes)
+    assert "with gradients enabled: the module itself does something else there" in notes
+    assert "in inference mode: the module itself raises LookupError (mine)" in notes
+    assert judge(module.forward, subject, precision="float32").accepted
+
+
+def test_a_decorated_forward_is_not_asked_with_defaults_that_were_left_out(make_batches, make_subject) -> None:
+    def filled(function):
+        @functools.wraps(function)
+        def call(self, x, scale=None):
+            assert scale is None or isinstance(scale, float)
+            return function(self, x, 2.0 if scale is None else scale)
+
+        return call
+
+    class Decorated(nn.Module):
+        @filled
+        def forward(self, x: torch.Tensor, scale: float = 5.0) -> torch.Tensor:
+            return x * scale
+
+    module = Decorated()
+    subject = make_subject(module, make_batches(4))
+    assert "sample 0 by keyword" in {step.probe.label for step in subject.steps}
+    assert judge(module.forward, subject, precision="float32").accepted
+
+
+def test_a_module_that_waits_for_the_thread_that_tunes_is_not_asked_in_another(
+    make_batches, make_subject, monkeypatch
+) -> None:
+    monkeypatch.setattr("aitune.torch.check.manner._PATIENCE", 0.2)
+    lock = threading.RLock()
+
+    class Locked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with lock:
+                return x * 2
+
+    with lock:
+        subject = make_subject(Locked(), make_batches(4))
+    assert any("in another thread: the module itself raises TimeoutError" in note for note in subject.notes)
+
+
+def test_further_sizes_and_manners_are_left_out_where_the_module_takes_long(
+    net, make_batches, make_subject, monkeypatch
+) -> None:
+    monkeypatch.setattr("aitune.torch.check.rehearsal._SPARE_AFTER", -1.0)
+    monkeypatch.setattr("aitune.torch.check.variations._SECONDS", -1.0)
+    subject = make_subject(net, make_batches(1, 16))
+    labels = {step.probe.label for step in subject.steps}
+    assert "batch0=9" in labels
+    assert not {"batch0=3", "batch0=13", "sample 1 by keyword"} & labels
+    assert any("batch0=3: calls of the module take long" in note for note in subject.notes)
+
+
+def test_where_calls_of_modules_are_followed_no_other_thread_is_used(net, make_batches, make_subject) -> None:
+    net.first.compile(backend="eager")  # takes the place that a follower takes
+    labels = {step.probe.label for step in make_subject(net, make_batches(4)).steps}
+    assert "sample 0 in inference mode" in labels
+    assert "sample 0 in another thread" not in labels

@@ -335,6 +335,7 @@ def test_scenario_26_noise_that_ends_up_in_nothing_need_not_be_drawn(make_batche
 def test_scenario_33_the_first_answer_outlives_the_second_call(net, subject) -> None:
     buffer = torch.empty(8, 8)
 
+    @torch.no_grad()
     def run(x: torch.Tensor) -> torch.Tensor:
         return torch.addmm(net.second.bias, net.first(x).relu(), net.second.weight.t(), out=buffer[: len(x)])
 

@@ -261,3 +261,16 @@ def test_a_walk_meets_every_object_once_and_enters_no_library() -> None:
     assert len(values) == len(set(values))
     assert {"linear.weight", "norm.running_mean", "memory.keys", "plain", "generator"} <= set(paths)
     assert not any("logger." in path for path in paths)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_what_is_called_does_not_depend_on_the_mode_of_the_caller(mode) -> None:
+    def current() -> tuple[bool, bool]:
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with mode():
+        before = current()
+        with no_trace(nn.Linear(4, 4)):
+            assert current() == (False, False)
+            torch.set_grad_enabled(True)
+        assert current() == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from aitune.testing import FakeClock
 from aitune.torch.measure import search_batch_size
 
 
@@ -85,3 +86,35 @@ def test_another_error_is_not_taken_for_lack_of_memory():
 def test_a_range_that_makes_no_sense_is_refused(start, limit):
     with pytest.raises(ValueError, match="1 <= start <= limit"):
         search_batch_size(float, start, limit, everything_fits)
+
+
+def test_one_stalled_figure_does_not_end_it():
+    figures = {1: [100], 2: [190], 4: [3, 350], 8: [600], 16: [610, 7]}
+    search = search_batch_size(lambda size: figures[size].pop(0), 1, 64, everything_fits)
+    assert search.best == 8
+    assert search.tried == ((1, 100), (2, 190), (4, 350), (8, 600), (16, 610))
+    assert "1.02 times the throughput of 8" in search.stopped_because
+    assert not any(figures.values())  # each figure that ended nothing was asked for once
+
+
+def test_a_size_that_cannot_be_run_is_not_asked_for_again():
+    sizes: list[int] = []
+
+    def throughput_at(size: int) -> float:
+        sizes.append(size)
+        return 0.0 if size == 4 else float(size)
+
+    assert search_batch_size(throughput_at, 1, 64, everything_fits).best == 2
+    assert sizes == [1, 2, 4]
+
+
+def test_a_burst_on_the_clock_does_not_end_it():
+    clock = FakeClock()
+    stalls = iter([0.0, 0.0, 0.0, 1.0])  # the machine is busy with something else the first time that 8 are tried
+
+    def throughput_at(size: int) -> float:
+        start = clock.now()
+        clock.work(1e-3 + 1e-4 * size + next(stalls, 0.0))
+        return size / (clock.now() - start)
+
+    assert search_batch_size(throughput_at, 1, 64, everything_fits).best == 64

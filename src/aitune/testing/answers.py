@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.tree import Structure, flatten, path_text
 
-__all__ = ["forms", "mismatch", "strided", "tensors_of"]
+__all__ = ["mismatch", "strided", "tensors_of"]
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -25,17 +22,6 @@ def strided(sample: Sample) -> Sample:
     leaves, structure = flatten((sample.args, dict(sample.kwargs)))
     args, kwargs = structure.unflatten([_strided(one) if isinstance(one, torch.Tensor) else one for one in leaves])
     return Sample(args, kwargs, sample.batch_size)
-
-
-def forms(graph: GraphSpec, sample: Sample) -> Sequence[Sample]:
-    """Return the call as it was written, with as much as possible by position, and with as much by keyword."""
-    arguments = graph.signature.bind(sample.args, sample.kwargs)
-    by_position, rest = graph.signature.call(arguments)
-    every = [Sample(sample.args, sample.kwargs), Sample(by_position, rest)]
-    kinds = {parameter.kind for parameter in graph.signature.parameters}
-    if kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
-        every.append(Sample((), arguments))
-    return every
 
 
 def mismatch(got: Any, expected: Any, bound: float) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import psutil
 import torch
 
-from aitune.testing.answers import forms, mismatch, strided, tensors_of
+from aitune.testing.answers import mismatch, strided, tensors_of
 from aitune.testing.cases import Case, odd_cases
 from aitune.testing.errands import answers_of_kept, outcomes
 from aitune.testing.fresh_process import in_fresh_process
@@ -24,6 +24,7 @@ from aitune.torch.backend.resident import return_freed
 from aitune.torch.bench import unusable
 from aitune.torch.check import judge, prepare
 from aitune.torch.check.bounds import FLOORS
+from aitune.torch.check.variations import forms
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import PRECISIONS, Precision
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.workload import Workload, sizes_seen
 from aitune.torch.check.trace import no_trace
@@ -151,7 +149,7 @@ class LatencyBudget:
             A comparison whose ratios are those of throughput: how many times more entries a second.
         """
         more = _entries(at) / _entries(base)
-        with no_trace(self._job.module), torch.no_grad():
+        with no_trace(self._job.module):
             timing = compare(
                 at.passes(candidate),
                 base.passes(baseline),
@@ -169,7 +167,7 @@ class LatencyBudget:
         Throughput is estimated at every size, up to the first at which a call takes longer than the budget in any
         case; then percentiles are measured, the most promising size first, down to one that fits.
         """
-        with no_trace(self._job.module), torch.no_grad():
+        with no_trace(self._job.module):
             measured: list[AtSize] = []
             for workload in self._promising(call):
                 measured.append(self._at(call, workload))

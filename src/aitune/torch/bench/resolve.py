@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.rules import Rules
 from aitune.torch.bench.workload import Workload, sizes_seen
@@ -95,7 +93,7 @@ def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: St
     declared = batch.max > seen[-1]
     limit = batch.max if declared else max(LARGEST_BATCH, seen[-1])
     growth: list[MemoryForecast] = []
-    latencies: list[float] = []
+    latencies: dict[int, float] = {}
     refused: list[str] = []
     typical = job.samples[len(job.samples) // 2 : len(job.samples) // 2 + 1]
 
@@ -109,19 +107,20 @@ def _resolve(job: Job, rules: Rules, original: Callable[..., Any], stopwatch: St
                 raise
             refused.append(f"the module does not take batch size {size}: {type(error).__name__}")
             return 0.0
-        latencies.append(_quickest(one_pass, stopwatch))
-        return workload.throughput(latencies[-1])
+        seconds = _quickest(one_pass, stopwatch)
+        latencies[size] = min(seconds, latencies.get(size, seconds))
+        return workload.throughput(latencies[size])
 
     def fits(size: int) -> bool:
         if budget.over() is not None:
             return False
-        return latencies[-1] <= longest and growth[-1].fits(size, available_bytes(job.device))
+        return max(latencies.values()) <= longest and growth[-1].fits(size, available_bytes(job.device))
 
-    with no_trace(job.module), torch.no_grad():
+    with no_trace(job.module):
         search = search_batch_size(throughput_at, seen[-1], limit, fits)
     if search.best is None:
         return Resolved(job, batch.min if rules.smallest else seen[-1], (search.stopped_because,))
-    why = search.stopped_because if latencies[-1] <= longest else f"a call takes {latencies[-1]:.2g} s"
+    why = search.stopped_because if (slowest := max(latencies.values())) <= longest else f"a call takes {slowest:.2g} s"
     why = refused[0] if refused else why
     for_latency = rules.smallest or rules.latency_budget is not None
     note = f"{'served up to' if for_latency else 'measured at'} batch size {search.best}: {why}"

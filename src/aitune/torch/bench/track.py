@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from aitune.torch.bench.budget import Budget
 from aitune.torch.bench.contest import Entrant
 from aitune.torch.bench.failure import refused, unserved_error
@@ -152,7 +150,7 @@ class Track:
     ) -> PairedTiming:
         """Time two call paths; None takes the workload of the graph and the rules."""
         workload = workload or self._workload
-        with no_trace(self._job.module), torch.no_grad():
+        with no_trace(self._job.module):
             return compare(
                 workload.passes(candidate),
                 workload.passes(baseline),

@@ -16,7 +16,7 @@ _Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 
 @dataclass(frozen=True)
 class Ambient:
-    """Grad mode, autocast, default dtype and device, threads, precision and determinism of torch.
+    """Grad mode, inference mode, autocast, default dtype, threads, precision and determinism of torch.
 
     Attributes:
         values: Each setting by its name.
@@ -46,6 +46,7 @@ class Ambient:
 def _settings() -> dict[str, _Setting]:
     settings: dict[str, _Setting] = {
         "grad mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+        "inference mode": (torch.is_inference_mode_enabled, _set_inference_mode),
         "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "number of threads": (torch.get_num_threads, torch.set_num_threads),
         "float32 matmul precision": (
@@ -84,6 +85,10 @@ def _read(function: Callable[[], Any]) -> Any:
         return function()
     except RuntimeError:  # torch >= 2.9 refuses the older name of a setting once the newer one was used
         return None
+
+
+def _set_inference_mode(_: bool) -> None:
+    """Do nothing: torch has no setter, only blocks; leaving the one around (see ``calm``) sets it back."""
 
 
 def _set_autocast(kind: str, enabled: bool, dtype: torch.dtype) -> None:

@@ -22,6 +22,7 @@ class Facts:
         requires_grad: Its flag.
         inference: Whether it was made in inference mode, and so cannot take part in autograd later.
         contiguous: Whether ``view`` works on it in any shape.
+        lazy: Whether it is to be conjugated or negated when it is read, which ``numpy()`` and ``data_ptr`` do not do.
     """
 
     kind: type
@@ -32,6 +33,7 @@ class Facts:
     requires_grad: bool
     inference: bool
     contiguous: bool
+    lazy: bool = False
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Facts:
@@ -45,6 +47,7 @@ class Facts:
             requires_grad=tensor.requires_grad,
             inference=tensor.is_inference(),
             contiguous=tensor.layout is not torch.strided or tensor.is_contiguous(),
+            lazy=tensor.is_conj() or tensor.is_neg(),
         )
 
     def mismatch(self, expected: Facts) -> str | None:
@@ -63,6 +66,8 @@ class Facts:
             return f"{'is' if self.inference else 'is not'} an inference tensor, unlike the module's"
         if expected.contiguous and not self.contiguous:
             return "is not contiguous, the module's is"
+        if self.lazy and not expected.lazy:
+            return "has its conjugate or negative bit set, the module's has not"
         return None
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from aitune.torch.check.free_memory import free_bytes
-from aitune.torch.check.sizes import wanted_sizes
+from aitune.torch.check.manner import Manner, other_contents
+from aitune.torch.check.sizes import further_sizes, wanted_sizes
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
@@ -32,12 +33,19 @@ class Probe:
         sample: The inputs.
         signature: The forward's parameters.
         recorded: Whether they are a user's own; others are left out where eager itself cannot run them.
+        spare: Whether they are left out where the module takes long.
+        refusable: Whether a candidate may raise: the call is written in a form that no sample has, and the original
+            answers it.
+        manner: In which manner the call is made.
     """
 
     label: str
     sample: Sample
     signature: CallSignature
     recorded: bool = False
+    spare: bool = False
+    refusable: bool = False
+    manner: Manner = Manner.PLAIN
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -62,7 +70,7 @@ def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample], seed: int = 
     """Make inputs of sizes that no sample has, and the first sample with another layout and other contents.
 
     Sizes are all dimensions at their smallest, at their largest, in between; then each dimension alone, the
-    others as in the first sample. At most 16 sizes.
+    others as in the first sample. At most 16 sizes, and two further ones that are spare.
 
     Args:
         graph: The graph.
@@ -72,40 +80,33 @@ def synthesised_probes(graph: GraphSpec, samples: Sequence[Sample], seed: int = 
     Returns:
         The probes, and notes about sizes that were left out.
     """
-    probes, notes = [], []
+    probes: list[Probe] = []
+    spare: list[Probe] = []
+    notes: list[str] = []
     first = samples[0]
     known = [(sample, sizes) for sample in samples if (sizes := _sizes_of(graph, sample))]
-    for sizes in wanted_sizes(graph.dims, [sizes for _, sizes in known]) if known else ():
+    seen = [sizes for _, sizes in known]
+    wanted = wanted_sizes(graph.dims, seen) if known else []
+    further = further_sizes(graph.dims, seen, wanted) if known else []
+    for sizes in wanted + further:
         label = ", ".join(f"{name}={size}" for name, size in sizes.items())
         device = graph.inputs.tensors[0].device
         if _bytes_at(graph, sizes) > free_bytes(device) * _SHARE_OF_MEMORY:
             notes.append(f"not checked at {label}: a call of that size may not fit in memory")
             continue
         nearest = min(known, key=lambda entry: _distance(entry[1], sizes))[0]
-        probes.append(Probe(label, graph.resized(nearest, sizes, seed), graph.signature))
+        probe = Probe(label, graph.resized(nearest, sizes, seed), graph.signature, spare=sizes in further)
+        (spare if probe.spare else probes).append(probe)
     strided = next((turned for sample in samples if (turned := _strided(graph, sample)) is not None), None)
     if strided is not None:
         probes.append(Probe("a sample in another memory layout", strided, graph.signature))
     probes.append(Probe("sample 0 with other contents", twin(graph, first), graph.signature))
-    return probes, notes
+    return probes + spare, notes
 
 
 def twin(graph: GraphSpec, sample: Sample) -> Sample:
-    """Return inputs of the same sizes with other contents: reversed along an axis where that makes one.
-
-    Integers stay values that were seen; a floating tensor that is the same in any order is halved.
-    """
-    fresh = []
-    for tensor in graph.input_tensors(sample.args, sample.kwargs):
-        other = tensor.detach().clone()
-        for axis in range(tensor.dim()):
-            if not torch.equal(other.flip(axis), other):
-                other = other.flip(axis)
-                break
-        else:
-            other = other * 0.5 if other.is_floating_point() else other
-        fresh.append(other)
-    args, kwargs = graph.call(fresh)
+    """Return inputs of the same sizes with other contents, see :func:`~aitune.torch.check.manner.other_contents`."""
+    args, kwargs = graph.call([other_contents(t) for t in graph.input_tensors(sample.args, sample.kwargs)])
     return Sample(args, kwargs, sample.batch_size)
 
 

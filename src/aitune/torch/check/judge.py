@@ -17,7 +17,7 @@ from aitune.torch.check.outcome import Outcome, perform
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.state import Snapshot, take_snapshot
 from aitune.torch.check.subject import Step, Subject
-from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.check.trace import no_trace
 from aitune.torch.trial import Precision, Verdict
 
 __all__ = ["Examiner", "entered", "judge"]
@@ -49,7 +49,7 @@ def judge(
         return Judgement(verdict=subject.unjudgeable_as, reason=subject.unjudgeable, notes=subject.notes)
     check = subject.check if check is None else check
     bounds = Bounds.of(precision, check)
-    with no_trace(subject.module) as found, calm():
+    with no_trace(subject.module) as found:
         examiner = Examiner(run, subject, bounds, entered(subject, found))
         if check is None or check.metric is None or not values:
             return examiner.ask_everything(values=values)
@@ -84,7 +84,7 @@ class Examiner:
     def ask_everything(self, *, values: bool = True) -> Judgement:
         """Make every call of the subject, in order, up to the first wrong one."""
         held = HeldOutputs(self.subject.own_sharing)
-        worst, asked = Comparison(), 0
+        worst, asked, refused = Comparison(), 0, []
         for step in self.subject.steps:
             asked += 1
             if step.scribble and not self.subject.stateful:
@@ -92,6 +92,9 @@ class Examiner:
             try:
                 outcome = self.call(step)
             except FOREIGN as error:  # an engine may raise anything
+                if step.probe.refusable:
+                    refused.append(f"it does not take {step.probe.label} ({type(error).__name__})")
+                    continue
                 return reject_raised(self.subject, error, step, asked)
             found = self.compare(outcome, step, values=values)
             if found.mismatch is None:
@@ -104,7 +107,8 @@ class Examiner:
         for path in self.start.changes(deep=True).keys() - last.expectation.eager.state.keys():
             mismatch = f"the module's {path} is changed by a call, the module leaves it alone"
             return reject(self.subject, Comparison(mismatch), last, asked)
-        return accept(self.subject, worst, asked)
+        accepted = accept(self.subject, worst, asked)
+        return replace(accepted, notes=(*accepted.notes, *refused))
 
     def call(self, step: Step) -> Outcome:
         """Make one call.

@@ -12,9 +12,11 @@ from aitune.torch.check.ambient import Ambient
 from aitune.torch.check.bits import copy_of, same_bits, storage_key
 from aitune.torch.check.facts import Facts
 from aitune.torch.check.inputs import Probe
+from aitune.torch.check.manner import Manner, in_another_thread, other_contents
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.sharing import meeting
 from aitune.torch.check.state import REMOVED, Snapshot
+from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.spec import same_constant
 from aitune.torch.graph.tree import Structure, flatten, path_text
 
@@ -107,21 +109,34 @@ def perform(call: Callable[..., Any], probe: Probe, before: Snapshot) -> Outcome
     Raises:
         Exception: Whatever the call raises, with the settings of the process put back.
     """
-    fresh = probe.sample.fresh()
-    named = probe.signature.bind(fresh.args, fresh.kwargs)
-    ambient, rng = Ambient.capture(), RngState.capture()
-    try:
-        value = call(*fresh.args, **fresh.kwargs)
-    finally:
-        settings = tuple(ambient.changed())
-        ambient.restore()
+    if probe.manner is Manner.THREAD:
+        return in_another_thread(lambda: _perform(call, probe, before))
+    return _perform(call, probe, before)
+
+
+def _perform(call: Callable[..., Any], probe: Probe, before: Snapshot) -> Outcome:
+    with probe.manner.mode():
+        fresh = probe.manner.laid(probe.sample.fresh())
+        named = probe.signature.bind(fresh.args, fresh.kwargs)
+        ambient, rng = Ambient.capture(), RngState.capture()
+        try:
+            if probe.manner is Manner.REFILLED:
+                _call_with_others(call, fresh)
+            value = call(*fresh.args, **fresh.kwargs)
+        finally:
+            settings = tuple(ambient.changed())
+            ambient.restore()
     after = RngState.capture()
     leaves, structure = flatten(value)
+    if probe.manner is not Manner.PLAIN:  # whether outputs take part in autograd is torch's affair there
+        leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     inputs = _by_path(named)
     return Outcome(
         structure=structure,
         leaves=tuple(leaves),
-        facts=_facts(leaves),
+        facts=tuple(fact and replace(fact, inference=False) for fact in _facts(leaves))
+        if probe.manner is Manner.INFERENCE
+        else _facts(leaves),
         inputs=_changed(_by_path(probe.signature.bind(probe.sample.args, probe.sample.kwargs)), inputs),
         state=before.changes(),
         shared=frozenset(_shared(leaves, structure, inputs, before)),
@@ -129,6 +144,17 @@ def perform(call: Callable[..., Any], probe: Probe, before: Snapshot) -> Outcome
         rng=after,
         drew=not after.same(rng) or bool(before.drawn()),
     )
+
+
+def _call_with_others(call: Callable[..., Any], sample: Sample) -> None:
+    """Call with other contents in the very tensors of a sample, and put its own back as nobody can see."""
+    tensors = [leaf for leaf in flatten((sample.args, dict(sample.kwargs)))[0] if isinstance(leaf, torch.Tensor)]
+    kept = [tensor.clone() for tensor in tensors]
+    for tensor, own in zip(tensors, kept, strict=True):
+        tensor.copy_(other_contents(own))
+    call(*sample.args, **sample.kwargs)
+    for tensor, own in zip(tensors, kept, strict=True):
+        tensor.data.copy_(own)  # as numpy does to memory that it shares: the version counter stands still
 
 
 def _facts(leaves: list[Any]) -> tuple[Facts | None, ...]:

@@ -20,7 +20,8 @@ from aitune.torch.check.reference import Reference, eager_reference, foreign, ma
 from aitune.torch.check.rehearsal import Call, Consistency, Eager, Rehearsal, examine_consistency, rehearse
 from aitune.torch.check.rng import RngState
 from aitune.torch.check.subject import Step, Subject
-from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.check.trace import no_trace
+from aitune.torch.check.variations import vary
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Precision
@@ -76,12 +77,14 @@ def prepare(
     if not samples:
         raise ValueError(f"{graph.name}: there is no sample to check with")
     effort = effort or Effort()
-    with no_trace(module) as found, calm():
+    with no_trace(module) as found:
         probes, notes = _probes(graph, samples, effort)
         eager = Eager(module, module.forward if forward is None else forward, RngState.capture())
         rehearsal = rehearse(eager, probes, found)
         consistency = _consistency(eager, rehearsal, samples)
         calls, script = _script(eager, rehearsal, repeatable=not (rehearsal.stateful or consistency.random))
+        judgeable = effort.synthesised and consistency.fault is None
+        ways, more = vary(eager, rehearsal, graph, _own_bounds(eager, samples)) if judgeable else ([], [])
         rehearsal.start.restore(deep=False)
         reference = _reference(module, calls, effort) if consistency.fault is None else eager_reference(len(calls), "")
         expectations = levelled(
@@ -94,9 +97,7 @@ def prepare(
             module=module,
             forward=eager.forward,
             graph=graph,
-            steps=tuple(
-                Step(calls[i].probe, expectations[i], reset=reset, scribble=scribble) for i, reset, scribble in script
-            ),
+            steps=_steps(script, calls, expectations, ways, len(rehearsal.calls)),
             reference=reference,
             rng=eager.rng,
             warm=rehearsal.start if rehearsal.warmed else None,
@@ -107,7 +108,7 @@ def prepare(
             own_sharing=consistency.sharing,
             check=check,
             metric=_metric(check, eager, rehearsal),
-            notes=(*_remarks(reference, expectations), *notes, *rehearsal.notes),
+            notes=(*_remarks(reference, expectations), *notes, *rehearsal.notes, *more),
             foreign=_foreign(module, samples, calls, effort),
         )
 
@@ -144,13 +145,30 @@ def _probes(graph: GraphSpec, samples: Sequence[Sample], effort: Effort) -> tupl
 def _consistency(eager: Eager, rehearsal: Rehearsal, samples: Sequence[Sample]) -> Consistency:
     if not rehearsal.calls:
         return Consistency("the module cannot be called twice from one state: " + "; ".join(rehearsal.notes))
+    return examine_consistency(eager, rehearsal, _own_bounds(eager, samples))
+
+
+def _own_bounds(eager: Eager, samples: Sequence[Sample]) -> Bounds:
+    """Return what the module itself is held to where it is asked the same again."""
     kinds: dict[torch.dtype | None, Precision] = {
         torch.float64: "float64",
         torch.float16: "float16",
         torch.bfloat16: "bfloat16",
     }
-    bounds = Bounds.of(kinds.get(own_precision(eager.module, samples), "float32"))
-    return examine_consistency(eager, rehearsal, bounds)
+    return Bounds.of(kinds.get(own_precision(eager.module, samples), "float32"))
+
+
+def _steps(
+    script: Sequence[tuple[int, bool, bool]],
+    calls: Sequence[Call],
+    expectations: Sequence[Expectation],
+    ways: Sequence[tuple[int, Probe]],
+    probes: int,
+) -> tuple[Step, ...]:
+    """Return what candidates are asked: every probe, one of them in other ways, then repetitions."""
+    asked = [Step(calls[i].probe, expectations[i], reset=reset, scribble=scribble) for i, reset, scribble in script]
+    varied = [Step(probe, expectations[i], reset=True) for i, probe in ways]
+    return (*asked[:probes], *varied, *asked[probes:])
 
 
 def _script(eager: Eager, rehearsal: Rehearsal, *, repeatable: bool) -> tuple[list[Call], list[tuple[int, bool, bool]]]:

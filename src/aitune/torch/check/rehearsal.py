@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,10 @@ from aitune.torch.check.tensor_state import size_in_bytes
 from aitune.torch.graph.spec import Opaque, constant_or_opaque
 from aitune.torch.trial import Verdict
 
-__all__ = ["Call", "Consistency", "Eager", "Rehearsal", "examine_consistency", "rehearse"]
+__all__ = ["Call", "Consistency", "Eager", "Rehearsal", "examine_consistency", "left_out", "rehearse"]
 
 _COPIES = 16  # of an output: eager's, a reference of twice the size, and what is held of a candidate's calls
+_SPARE_AFTER = 5.0  # seconds of the module's own calls after which spare ones are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +165,11 @@ def _filling(eager: Eager, probes: Sequence[Probe], found: Snapshot) -> tuple[tu
     """Make the calls without putting the module back in between, so that its caches fill."""
     calls: list[Call] = []
     notes: list[str] = []
+    started = time.monotonic()
     for probe in probes:
+        if probe.spare and time.monotonic() - started > _SPARE_AFTER:
+            notes.append(f"not checked at {probe.label}: calls of the module take long")
+            continue
         if not probe.recorded and not _room(calls):
             notes.append(f"not checked at {probe.label}: the outputs of so many calls would take too much memory")
             continue
@@ -178,7 +184,7 @@ def _filling(eager: Eager, probes: Sequence[Probe], found: Snapshot) -> tuple[tu
         except Exception as error:
             if probe.recorded:
                 raise
-            notes.append(_left_out(probe, error))
+            notes.append(left_out(probe, error))
         else:
             calls.append(Call(probe, outcome.kept()))
     return tuple(calls), tuple(notes)
@@ -191,7 +197,7 @@ def _from(eager: Eager, probes: Sequence[Probe], start: Snapshot) -> tuple[tuple
         try:
             calls.append(Call(probe, eager.perform(probe, start).kept()))
         except Exception as error:  # noqa: BLE001, PERF203 - the user's forward
-            notes.append(_left_out(probe, error))
+            notes.append(left_out(probe, error))
     return tuple(calls), tuple(notes)
 
 
@@ -202,7 +208,8 @@ def _room(calls: Sequence[Call]) -> bool:
     return not largest or _COPIES * sum(map(size_in_bytes, largest)) <= free_bytes(largest[0].device)
 
 
-def _left_out(probe: Probe, error: Exception) -> str:
+def left_out(probe: Probe, error: Exception) -> str:
+    """Return the note about a question that the module itself cannot answer."""
     first = (str(error).strip().splitlines() or [""])[0][:120]
     return f"not checked at {probe.label}: the module itself raises {type(error).__name__} ({first})"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from aitune.torch.graph.dims import BatchDim, DynamicDim
 
-__all__ = ["wanted_sizes"]
+__all__ = ["further_sizes", "wanted_sizes"]
 
 _MOST = 16
 
@@ -45,24 +45,44 @@ def wanted_sizes(dims: Mapping[str, DynamicDim], seen: Sequence[Mapping[str, int
     return wanted
 
 
+def further_sizes(
+    dims: Mapping[str, DynamicDim], seen: Sequence[Mapping[str, int]], wanted: Sequence[Mapping[str, int]]
+) -> list[dict[str, int]]:
+    """Choose a small and a large size in between, all dimensions together, that neither a sample nor ``wanted`` has."""
+    further: list[dict[str, int]] = []
+    for share in (0.125, 0.75):
+        sizes = dict(seen[0])
+        for group in _groups(dims):
+            sizes |= _between(group, [*seen, *wanted, *further], share)
+        if sizes not in [dict(known) for known in (*seen, *wanted, *further)]:
+            further.append(sizes)
+    return further
+
+
 def _units(
     dims: Mapping[str, DynamicDim], seen: Sequence[Mapping[str, int]]
 ) -> list[tuple[dict[str, int], dict[str, int], dict[str, int]]]:
     """Return largest, smallest and in-between sizes of every group of dimensions that vary together."""
-    batch = [dim for dim in dims.values() if isinstance(dim, BatchDim)]
+    return [
+        ({d.name: d.max for d in group}, {d.name: d.min for d in group}, _between(group, seen))
+        for group in _groups(dims)
+    ]
+
+
+def _groups(dims: Mapping[str, DynamicDim]) -> list[list[DynamicDim]]:
+    batch: list[DynamicDim] = [dim for dim in dims.values() if isinstance(dim, BatchDim)]
     others: dict[str, list[DynamicDim]] = {}
     for name, dim in dims.items():
         if not isinstance(dim, BatchDim):
             others.setdefault(dim.unit or name, []).append(dim)
-    groups = ([batch] if batch else []) + list(others.values())
-    return [({d.name: d.max for d in group}, {d.name: d.min for d in group}, _between(group, seen)) for group in groups]
+    return ([batch] if batch else []) + list(others.values())
 
 
-def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]], share: float = 0.5) -> dict[str, int]:
     """Return sizes in between, empty where the range has none that no sample had."""
     lead = group[0]
     had = {sizes[lead.name] for sizes in seen}
-    for size in _from_the_middle(lead.min, lead.max):
+    for size in _near(lead.min, lead.max, share):
         sizes = {dim.name: size * dim.max / lead.max for dim in group}
         if size not in had and all(
             value == int(value) and d.min <= value <= d.max for value, d in zip(sizes.values(), group, strict=True)
@@ -71,9 +91,9 @@ def _between(group: Sequence[DynamicDim], seen: Sequence[Mapping[str, int]]) -> 
     return {}
 
 
-def _from_the_middle(low: int, high: int) -> Iterator[int]:
+def _near(low: int, high: int, share: float) -> Iterator[int]:
     inner = range(low + 1, high)
-    middle = (low + high) / 2
-    nearest = sorted(inner[max(0, len(inner) // 2 - 512) : len(inner) // 2 + 512], key=lambda size: abs(size - middle))
+    centre, place = low + share * (high - low), int(share * len(inner))
+    nearest = sorted(inner[max(0, place - 512) : place + 512], key=lambda size: abs(size - centre))
     yield from (size for size in nearest if size % 2)
     yield from (size for size in nearest if not size % 2)

@@ -19,7 +19,9 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def no_trace(module: torch.nn.Module, lost: Callable[[list[str]], None] | None = None) -> Iterator[Snapshot]:
-    """Undo, at the end, everything that was done to a module and to the process meanwhile.
+    """Use a module as is wanted, and undo at the end everything that was done to it and to the process.
+
+    The block is :func:`calm`, whatever mode its caller is in: what is compared or timed does not depend on that.
 
     Covered are parameters and buffers with their values, flags and gradients, training flags, hooks,
     children, plain attributes with containers and small objects in them; the random number generators of
@@ -36,15 +38,18 @@ def no_trace(module: torch.nn.Module, lost: Callable[[list[str]], None] | None =
     Yields:
         What the module held at the beginning.
     """
-    ambient, rng, before = Ambient.capture(), RngState.capture(), take_snapshot(module)
+    ambient, rng = Ambient.capture(), RngState.capture()
+    gone: list[str] = []
     try:
-        yield before
+        with calm():
+            before = take_snapshot(module)
+            try:
+                yield before
+            finally:
+                gone = before.restore()
     finally:
-        try:
-            gone = before.restore()
-        finally:
-            rng.restore()
-            ambient.restore()
+        rng.restore()
+        ambient.restore()
         if gone and lost is not None:
             lost(gone)
         if gone:

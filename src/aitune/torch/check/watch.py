@@ -18,7 +18,7 @@ from aitune.torch.check.judgement import Judgement, accept, reject, reject_raise
 from aitune.torch.check.outcome import Outcome
 from aitune.torch.check.rehearsal import Eager
 from aitune.torch.check.subject import Step, Subject
-from aitune.torch.check.trace import calm, no_trace
+from aitune.torch.check.trace import no_trace
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Precision
 
@@ -117,7 +117,7 @@ class OutputWatch:
             clock: Seconds from any origin.
         """
         started, self._row = clock(), 0
-        with no_trace(self._subject.module) as found, calm():
+        with no_trace(self._subject.module) as found:
             examiner = Examiner(run, self._subject, self._bounds, entered(self._subject, found))
             while self._rejection is None and not quota.reached(self.compared, self.longest_row):
                 if quota.spent(clock() - started, self._row):
@@ -193,7 +193,7 @@ def _steps(subject: Subject, samples: Sequence[Sample]) -> list[Step]:
     known = {id(step.probe.sample): step for step in reversed(subject.steps) if step.reset}
     if all(id(sample) in known for sample in samples):
         return [known[id(sample)] for sample in samples]
-    with no_trace(subject.module) as found, calm():
+    with no_trace(subject.module) as found:
         start, eager = entered(subject, found), Eager(subject.module, subject.forward, subject.rng)
         for i, sample in enumerate(samples):
             if id(sample) not in known:

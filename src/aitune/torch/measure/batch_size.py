@@ -36,9 +36,12 @@ def search_batch_size(
 ) -> BatchSizeSearch:
     """Go through the powers of two while throughput grows by 5 % or more from one size to the next.
 
+    A size that seems to grow too little is measured once more, and its better figure counts: what a busy machine adds
+    to a time is never negative.
+
     Args:
         throughput_at: Measures a size, in samples per second. Running out of memory there ends the search;
-            every other exception passes through.
+            every other exception passes through. 0 where a size cannot be run at all, which is not asked again.
         start: First size, at least 1; the next ones are the powers of two above it.
         limit: Largest size allowed.
         fits: Whether a size is expected to fit in memory; asked before each size but the first, which has run
@@ -56,7 +59,9 @@ def search_batch_size(
     best: int | None = None
     size = start
     while True:
-        why = _measure(throughput_at, size, tried) or _judge_growth(tried)
+        why = _measure(throughput_at, size, tried)
+        if why is None and (why := _judge_growth(tried)) is not None and tried[-1][1] > 0:
+            why = _measure_again(throughput_at, tried) or _judge_growth(tried)
         if why is None:
             best = size
             size = 1 << size.bit_length()
@@ -72,6 +77,17 @@ def _measure(throughput_at: Callable[[int], float], size: int, tried: list[tuple
         if not is_out_of_memory(error):
             raise
         return f"batch size {size} ran out of memory"
+    return None
+
+
+def _measure_again(throughput_at: Callable[[int], float], tried: list[tuple[int, float]]) -> str | None:
+    """Replace the last figure by a second one where that is better."""
+    first = tried.pop()
+    why = _measure(throughput_at, first[0], tried)
+    if why is not None:
+        tried.append(first)
+        return why
+    tried[-1] = max(first, tried[-1])
     return None
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from aitune.torch.check.trace import no_trace
 from aitune.torch.dataloader import Batch
 from aitune.torch.measure import PairedTiming, ProfilingConfig, Stopwatch, compare
@@ -42,9 +40,8 @@ class Whole:
 
     def run(self) -> None:
         """Make one pass."""
-        with torch.no_grad():
-            for batch in self.batches:
-                self.func(*batch.args, **batch.kwargs)
+        for batch in self.batches:
+            self.func(*batch.args, **batch.kwargs)
 
 
 def time_whole(whole: Whole, tuned: Sequence[Handle], expired: Callable[[], bool]) -> EndToEnd | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.guarded import close_engine, described, flaw
 from aitune.torch.backend.resident import return_freed
 from aitune.torch.check import no_trace
+from aitune.torch.check.trace import calm
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
 
@@ -74,6 +77,12 @@ def _made(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path
     return replace(built, engine=None, error=BackendBuildError(described(backend), changed))
 
 
+def _mode_for(module: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return the mode to build in: the calm one, but for a module made in inference mode, which exports there alone."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else calm()
+
+
 def _made_freely(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path | None) -> Built:
     process = psutil.Process()
     before = process.memory_info().rss
@@ -81,7 +90,7 @@ def _made_freely(backend: Backend[Any], job: Job, make: Callable[[], Engine], lo
     engine: Engine | None = None
     error: Exception | None = None
     try:
-        with process_state_kept(log), torch.no_grad():
+        with process_state_kept(log), _mode_for(job.module):
             engine = _checked(make(), backend, job)
     except Exception as raised:  # noqa: BLE001 - foreign builders raise anything
         error = raised

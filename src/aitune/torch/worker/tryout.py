@@ -203,7 +203,7 @@ class Tryout:
 
         device = job.device
         on_cuda = device.type == "cuda"
-        with no_trace(job.module), torch.no_grad():
+        with no_trace(job.module):
             return compare(
                 passes(engine.run),
                 passes(job.module),
