@@ -28,7 +28,6 @@ from aitune.torch.worker import (
     Executor,
     Outcome,
     ProcessExecutor,
-    build_here,
 )
 from aitune.torch.worker.quiet import process_state_kept
 
@@ -110,10 +109,12 @@ class Workshop:
             if outcome.saved:
                 with process_state_kept(job.log), torch.no_grad():
                     return self.backend.load(job, job.folder)
-        built = build_here(self.backend, job)
-        self._need(built.error)
-        assert built.engine is not None
-        return built.engine
+        try:
+            # Not as a tune does, which puts the module back and refuses odd engines: both are to be found.
+            with process_state_kept(job.log), torch.no_grad():
+                return self.backend.build(job)
+        except (BackendNotInstalledError, BackendUnsupportedError) as error:
+            raise skip(self.backend, error.reason) from error
 
     def folder(self) -> Path:
         """Return a new folder, removed when the workshop closes."""
