@@ -36,6 +36,7 @@ def measured(*backends):
     return chosen, resident
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_closing_a_loser_brings_memory_to_that_of_the_winner_alone():
     """AOTInductor's library holds the weights once more, and stays mapped."""
