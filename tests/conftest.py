@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -137,3 +138,22 @@ def unchanged_torch_state() -> Callable[[], AbstractContextManager[None]]:
         assert torch.equal(torch.get_rng_state(), cpu), "torch's random generator moved"
 
     return watch
+
+
+@pytest.fixture
+def mounted() -> Callable[[Path, str], AbstractContextManager[Path]]:
+    """``with mounted(folder, options) as folder:`` - a file system of its own, skipped where that is not permitted."""
+
+    @contextlib.contextmanager
+    def mount(folder: Path, options: str) -> Iterator[Path]:
+        folder.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    return mount

@@ -30,6 +30,7 @@ with its fields, so that it can travel from a worker process.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 __all__ = [
@@ -66,6 +67,16 @@ def said(error: BaseException) -> str:
         return str(error)
     except FOREIGN as second:
         return f"its message cannot be read, {type(second).__name__} is raised instead"
+
+
+def chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Go through an exception and those that it was raised from, or while which it was raised, each once."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def text_of(error: BaseException) -> str:

@@ -11,21 +11,6 @@ import pytest
 from aitune.torch.store import Store, Turn, list_entries
 
 
-@contextlib.contextmanager
-def mounted(folder, options):
-    """A file system of its own, in this process's sight; the test is skipped where that is not permitted."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def remount(folder, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
@@ -34,7 +19,7 @@ def warnings_in(caplog):
     return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_on_a_full_disk_nothing_is_kept_and_that_is_said_once(tmp_path, key, key_of, module, accepted, caplog):
+def test_on_a_full_disk_nothing_is_kept_and_that_is_said_once(mounted, tmp_path, key, key_of, module, accepted, caplog):
     big = tmp_path / "big"
     big.mkdir()
     (big / "model.onnx").write_bytes(os.urandom(3 << 20))
@@ -50,7 +35,7 @@ def test_on_a_full_disk_nothing_is_kept_and_that_is_said_once(tmp_path, key, key
         assert left == 0, "half an entry was left behind"
 
 
-def test_a_disk_that_fills_up_keeps_what_it_has(tmp_path, key, key_of, module, files, accepted, caplog):
+def test_a_disk_that_fills_up_keeps_what_it_has(mounted, tmp_path, key, key_of, module, files, accepted, caplog):
     with mounted(tmp_path / "small", "size=1m") as place:
         store = Store(place / "store")
         store.publish(key, accepted, files)
@@ -64,7 +49,7 @@ def test_a_disk_that_fills_up_keeps_what_it_has(tmp_path, key, key_of, module, f
         assert len(warnings_in(caplog)) == 1
 
 
-def test_a_read_only_store_is_read(tmp_path, key, key_of, module, files, accepted, caplog):
+def test_a_read_only_store_is_read(mounted, tmp_path, key, key_of, module, files, accepted, caplog):
     with mounted(tmp_path / "place", "size=4m") as place:
         Store(place / "store").publish(key, accepted, files)
         remount(place, "ro")
@@ -81,7 +66,7 @@ def test_a_read_only_store_is_read(tmp_path, key, key_of, module, files, accepte
         remount(place, "rw")
 
 
-def test_a_damaged_entry_of_a_read_only_store_is_a_miss(tmp_path, key, files, accepted):
+def test_a_damaged_entry_of_a_read_only_store_is_a_miss(mounted, tmp_path, key, files, accepted):
     with mounted(tmp_path / "place", "size=4m") as place:
         entry = Store(place / "store").publish(key, accepted, files)
         (entry.folder / "engine" / "model.onnx").write_bytes(b"x")
@@ -90,7 +75,7 @@ def test_a_damaged_entry_of_a_read_only_store_is_a_miss(tmp_path, key, files, ac
         remount(place, "rw")
 
 
-def test_without_a_place_to_write_there_is_no_store(tmp_path, key, files, accepted, caplog):
+def test_without_a_place_to_write_there_is_no_store(mounted, tmp_path, key, files, accepted, caplog):
     with mounted(tmp_path / "place", "size=4m,ro") as place:
         store = Store(place / "cache" / "store")
         assert store.lookup(key) is None
@@ -100,7 +85,7 @@ def test_without_a_place_to_write_there_is_no_store(tmp_path, key, files, accept
         assert len(warnings_in(caplog)) == 1
 
 
-def test_noexec_does_not_matter_to_files_that_are_read(tmp_path, key, files, accepted):
+def test_noexec_does_not_matter_to_files_that_are_read(mounted, tmp_path, key, files, accepted):
     with mounted(tmp_path / "place", "size=4m,noexec") as place:
         store = Store(place / "store")
         store.publish(key, accepted, files)

@@ -16,20 +16,6 @@ from aitune.torch.backend import ONNXRuntimeBackend
 pytest.importorskip("onnxruntime")
 
 
-@contextlib.contextmanager
-def mounted(folder, options):
-    """A file system of its own; the test is skipped where mounting is not permitted."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mounting is not permitted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 class Wide(torch.nn.Module):
     """Its engine takes more room than the small disk has."""
 
@@ -77,7 +63,9 @@ def assert_tuned(model, graph):
     [("size=2m", False), ("size=64m,ro", False), ("size=64m,noexec", True)],
     ids=["full", "read-only", "noexec"],
 )
-def test_scenario_36_a_tune_goes_on_without_the_store(options, recalled, tmp_path, monkeypatch, caplog, isolated):
+def test_scenario_36_a_tune_goes_on_without_the_store(
+    mounted, options, recalled, tmp_path, monkeypatch, caplog, isolated
+):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with mounted(tmp_path / "disk", options) as folder:
         assert_tuned(*tune(folder, monkeypatch))
@@ -88,7 +76,7 @@ def test_scenario_36_a_tune_goes_on_without_the_store(options, recalled, tmp_pat
         assert graph.recalled is recalled
 
 
-def test_scenario_36_a_disk_with_no_room_at_all(tmp_path, monkeypatch, caplog, isolated):
+def test_scenario_36_a_disk_with_no_room_at_all(mounted, tmp_path, monkeypatch, caplog, isolated):
     with mounted(tmp_path / "disk", "size=1m") as folder:
         with contextlib.suppress(OSError), (folder / "others").open("wb", buffering=0) as file:
             while True:
@@ -98,7 +86,7 @@ def test_scenario_36_a_disk_with_no_room_at_all(tmp_path, monkeypatch, caplog, i
         assert len(about_the_store(caplog)) == 1
 
 
-def test_clearing_what_cannot_be_cleared_is_said_and_the_tune_goes_on(tmp_path, monkeypatch, caplog):
+def test_clearing_what_cannot_be_cleared_is_said_and_the_tune_goes_on(mounted, tmp_path, monkeypatch, caplog):
     with mounted(tmp_path / "disk", "size=64m") as folder:
         tune(folder, monkeypatch)
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)

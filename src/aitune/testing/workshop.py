@@ -103,18 +103,16 @@ class Workshop:
         reason = unusable(self.backend, job.device) or self.backend.unsuitable(job)
         if reason is not None:
             raise skip(self.backend, reason)
-        if self._contained:
-            outcome = self._try_in_worker(job)
-            self._need(outcome.error)
-            if outcome.saved:
+        with self._refusals_skip():
+            outcome = self._try_in_worker(job) if self._contained else Outcome()
+            if outcome.error is not None:
+                raise outcome.error
+            if not outcome.saved:
+                # Not as a tune does, which puts the module back and refuses odd engines: both are to be found.
                 with process_state_kept(job.log), torch.no_grad():
-                    return self.backend.load(job, job.folder)
-        try:
-            # Not as a tune does, which puts the module back and refuses odd engines: both are to be found.
-            with process_state_kept(job.log), torch.no_grad():
-                return self.backend.build(job)
-        except (BackendNotInstalledError, BackendUnsupportedError) as error:
-            raise skip(self.backend, error.reason) from error
+                    return self.backend.build(job)
+        with process_state_kept(job.log), torch.no_grad():
+            return self.backend.load(job, job.folder)
 
     def folder(self) -> Path:
         """Return a new folder, removed when the workshop closes."""
@@ -141,12 +139,13 @@ class Workshop:
         with self._executor.workplace(Assignment(job=job, workload=job.samples)) as place:
             return place.attempt(Attempt(backend=self.backend, folder=job.folder, log=job.log))
 
-    def _need(self, error: Exception | None) -> None:
-        """Raise what a build ended in; a reason that is no fault skips the test."""
-        if isinstance(error, (BackendNotInstalledError, BackendUnsupportedError)):
+    @contextlib.contextmanager
+    def _refusals_skip(self) -> Iterator[None]:
+        """Skip the test where a build ends in a reason that is no fault."""
+        try:
+            yield
+        except (BackendNotInstalledError, BackendUnsupportedError) as error:
             raise skip(self.backend, error.reason) from error
-        if error is not None:
-            raise error
 
     def _make(self, job: Job) -> Made:
         samples = [sample.fresh() for sample in job.samples]

@@ -6,9 +6,8 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
 
-from aitune.exceptions import AITuneError, BackendCrashedError, BackendMachineError, said
+from aitune.exceptions import AITuneError, BackendCrashedError, BackendMachineError, chain_of, said
 
 __all__ = ["cxx", "is_of_the_moment"]
 
@@ -45,16 +44,7 @@ def is_of_the_moment(error: BaseException) -> bool:
     same candidate may do well. So may one whose process was ended by somebody, or lost files that it had mapped. Memory
     has a verdict of its own.
     """
-    return any(_is_of_the_moment(one) for one in _chain(error))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
+    return any(_is_of_the_moment(one) for one in chain_of(error))
 
 
 def _is_of_the_moment(error: BaseException) -> bool:

@@ -202,11 +202,8 @@ class Bench:
 
     def close_losers(self, keep: Trial | None) -> None:
         """Close every engine but that of one trial."""
-        losers = [key for key in self._entrants if keep is None or key != id(keep)]
-        for key in losers:
+        for key in [key for key in self._entrants if keep is None or key != id(keep)]:
             close_engine(self._entrants.pop(key).engine)
-        if losers:
-            return_freed()
 
     @cached_property
     def _resolved(self) -> Resolved:

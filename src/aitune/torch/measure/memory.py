@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from aitune.exceptions import said
+from aitune.exceptions import chain_of, said
 from aitune.torch.measure.control_group import left_in_control_group
 
 __all__ = ["MemoryForecast", "available_bytes", "is_out_of_memory", "peak_growth_bytes"]
@@ -86,17 +86,13 @@ def peak_growth_bytes(call: Callable[[], object], device: torch.device, *, inter
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that it was raised from, says that memory ran out, of host or device."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, (MemoryError, torch.OutOfMemoryError)):
-            return True
-        text = said(current).lower()
-        if isinstance(current, RuntimeError) and any(message in text for message in _MESSAGES):
-            return True
-        current = current.__cause__ or current.__context__
-    return False
+    return any(_is_out_of_memory(one) for one in chain_of(error))
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(message in said(error).lower() for message in _MESSAGES)
 
 
 def _host_growth(call: Callable[[], object], interval: float) -> int:

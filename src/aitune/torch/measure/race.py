@@ -174,10 +174,11 @@ def _find(pairs: Sequence[Pair], confidence: float, threshold: float, *, last: b
     if veto.outcome == "not_faster":
         return veto
     candidate, baseline = ([getattr(pair.mean, side) for pair in pairs] for side in ("candidate", "baseline"))
-    totals, outcome = _decided(ratio_of_totals(baseline, candidate, confidence), threshold)
-    chance = slow_by_chance(candidate, baseline) if totals.median < threshold else 1.0
+    chance = slow_by_chance(candidate, baseline)
     if chance < (_CHANCE if last else 1.0):
-        return Finding(veto.times, "all calls", totals, outcome if chance < _CHANCE else "undecided")
+        totals, outcome = _decided(ratio_of_totals(baseline, candidate, confidence), threshold)
+        if totals.median < threshold:
+            return Finding(veto.times, "all calls", totals, outcome if chance < _CHANCE else "undecided")
     return _without_stalls(finding, pairs[-1].least.ratio, threshold)
 
 

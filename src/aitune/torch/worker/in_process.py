@@ -18,7 +18,6 @@ from aitune.torch.backend import Backend, Engine
 from aitune.torch.backend.guarded import close_engine, described, flaw
 from aitune.torch.backend.resident import return_freed
 from aitune.torch.check import no_trace
-from aitune.torch.check.trace import calm
 from aitune.torch.graph.job import Job
 from aitune.torch.worker.quiet import process_state_kept
 
@@ -78,9 +77,9 @@ def _made(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path
 
 
 def _mode_for(module: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
-    """Return the mode to build in: the calm one, but for a module made in inference mode, which exports there alone."""
+    """Return the mode to build in: as it is, but for a module made in inference mode, which exports there alone."""
     tensors = itertools.chain(module.parameters(), module.buffers())
-    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else calm()
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else contextlib.nullcontext()
 
 
 def _made_freely(backend: Backend[Any], job: Job, make: Callable[[], Engine], log: Path | None) -> Built:
