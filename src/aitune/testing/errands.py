@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.backend import Backend, BackendConfig
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
@@ -55,7 +56,7 @@ def _outcome(backend: Backend[Any], job: Job) -> str:
         with torch.no_grad():
             built.engine.run(*sample.args, **sample.kwargs)
     except Exception as error:  # noqa: BLE001 - an engine may raise anything; it is not to bring the process down
-        return f"{type(error).__name__}: {error}"
+        return text_of(error)
     finally:
         built.engine.close()
     return "served"

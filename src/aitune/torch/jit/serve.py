@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.jit.config import jit_config
 from aitune.torch.jit.context import wants_gradients
 from aitune.torch.jit.history import History
@@ -87,7 +88,7 @@ def serve(
         slot.install(call)
         if jit_config.raise_failures:
             raise error
-        history.add(f"{node.title} stays as it was tuned: {type(error).__name__}: {error}")
+        history.add(f"{node.title} stays as it was tuned: {text_of(error)}")
 
     engine_or_original.dispatcher = call.dispatcher  # type: ignore[attr-defined]
     record_again.dispatcher = call.dispatcher  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.graph.dims import DynamicDim
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.jit.config import JITMode, jit_config
@@ -357,12 +358,12 @@ class Session:
     def _stepped_aside(self, module: torch.nn.Module, error: Exception) -> None:
         node = self.forest.find(module)
         if node is not None and not node.state.decided:
-            node.decide(JITState.EAGER, f"aitune failed at it: {type(error).__name__}: {error}")
+            node.decide(JITState.EAGER, f"aitune failed at it: {text_of(error)}")
             self._summary.decided(node)
         self.interception.let_go(module)
         if jit_config.raise_failures:
             raise error
-        self.history.add(f"Stepped aside after {type(error).__name__}: {error}", logging.WARNING)
+        self.history.add(f"Stepped aside after {text_of(error)}", logging.WARNING)
         _log.debug("stepped aside", exc_info=error)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.config import config
 from aitune.torch.jit.config import jit_config
 from aitune.torch.jit.crew import Crew
@@ -99,7 +100,7 @@ class Tuner:
         except Exception as error:
             if jit_config.raise_failures:
                 raise
-            return _Outcome(False, f"{type(error).__name__}: {error}")
+            return _Outcome(False, text_of(error))
 
     def _carry_out(self, node: PatchedModule, module: torch.nn.Module, recording: Recording) -> _Outcome:
         device = module_device(module)

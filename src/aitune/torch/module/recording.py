@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.config import config
 from aitune.torch.graph.sample import Sample, cloned
 from aitune.torch.graph.signature import CallForm, CallSignature
@@ -115,7 +116,7 @@ class Recording:
                 self._skip("an argument that is another one after its parts were copied")
                 return None
         except Exception as error:  # noqa: BLE001 - containers are the user's code, and the call has to be answered
-            self._skip(f"an argument that cannot be copied ({type(error).__name__}: {error})")
+            self._skip(f"an argument that cannot be copied ({text_of(error)})")
             return None
         return _Taken(seen, inputs, sample, _versions(arguments))
 

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from aitune.exceptions import AITuneUserInputError
+from aitune.exceptions import AITuneUserInputError, text_of
 from aitune.torch.report.outcome import EndToEnd, GraphResult, ModuleResult, Outcome
 from aitune.torch.trial import Trial, Verdict
 
@@ -69,7 +69,7 @@ def from_document(document: Any, cls: type[OutcomeT]) -> OutcomeT:
         )
         return result
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise AITuneUserInputError(f"this is no tuning result: {type(error).__name__}: {error}") from error
+        raise AITuneUserInputError(f"this is no tuning result: {text_of(error)}") from error
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from aitune.exceptions import text_of
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.store.canonical import Canonical, UndigestibleError
 from aitune.torch.store.digest import tensor_digests
@@ -144,7 +145,7 @@ class _told:  # noqa: N801 - reads as a word in a with statement
         if isinstance(error, UndigestibleError):
             raise NoKeyError(f"{error.path or 'the module'} is {error.reason}") from error
         if isinstance(error, Exception):  # attributes and descriptors of users' classes run users' code
-            raise NoKeyError(f"it cannot be looked at: {type(error).__name__}: {error}") from error
+            raise NoKeyError(f"it cannot be looked at: {text_of(error)}") from error
 
 
 def _joined(digests: list[str]) -> str:

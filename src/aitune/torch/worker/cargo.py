@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO, cast
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import torch
 
-from aitune.exceptions import AITuneError, NotCarriedError
+from aitune.exceptions import AITuneError, NotCarriedError, text_of
 from aitune.torch.check import Reference
 from aitune.torch.export.program import export_program
 from aitune.torch.worker.assignment import Assignment
@@ -76,7 +76,7 @@ def pack_program(assignment: Assignment, folder: Path, why: str) -> None:
     except NotCarriedError:
         raise
     except Exception as error:
-        text = error.message if isinstance(error, AITuneError) else f"{type(error).__name__}: {error}"
+        text = error.message if isinstance(error, AITuneError) else text_of(error)
         raise NotCarriedError(
             f"{job.name} cannot be brought to a worker process: {why}, and it cannot travel as an exported program:"
             f" {text}"
