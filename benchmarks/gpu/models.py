@@ -64,5 +64,8 @@ MODELS: dict[str, Callable[[], Call]] = {
     "mlp-fp32-b8": _small,
 }
 
+BESIDE = ("mlp-fp32-b8",)
+"""Models that are no part of the reference set: too quick for anything but the cost of a call."""
+
 WITHOUT_TENSORRT = ("sd-unet-fp16-b2",)
 """Models that TensorRT for RTX was seen to build for a minute and then not to run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -256,3 +258,28 @@ def test_a_candidate_that_gains_at_large_batches_and_loses_on_the_recorded_calls
         assert "not on the recorded calls" in trial.reason
         assert trial.speedup > 1.5
         assert bench.try_(timed_backend("both", 0.8)).accepted
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.0])
+@pytest.mark.parametrize(("every", "slow"), [(5, 6.0), (20, 20.0)])
+def test_a_long_call_that_is_slow_now_and_then_gains_nothing(seconds, every, slow):
+    module = TimedModule(seconds=seconds, seconds_a_row=0.0)
+
+    def make(job):
+        made = count()
+
+        def run(x):
+            job.module.clock.work(seconds * (slow if next(made) % every == every - 1 else 0.6))
+            return x * 2
+
+        return run
+
+    trial = fake_bench(module=module).try_(FunctionBackend(make, FunctionBackendConfig(label="now and then")))
+    assert trial.verdict in (Verdict.slower, Verdict.undecided), trial
+
+
+def test_a_long_call_that_is_always_quick_is_not_measured_twice():
+    module = TimedModule(seconds=0.2, seconds_a_row=0.0)
+    trial = fake_bench(module=module).try_(timed_backend("quick", 0.6))
+    assert trial.accepted
+    assert module.clock.now() < 0.2 * 2 * (2 * 40 + 100), "two samples a pass, ten pairs, a hundred compared"

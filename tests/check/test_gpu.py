@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from aitune.torch.check import judge, no_trace, run_watch
+from aitune.torch.check import Effort, judge, no_trace, prepare, run_watch
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Verdict
 
@@ -72,3 +72,20 @@ def test_a_large_output_is_compared_in_little_memory(make_subject) -> None:
     assert judge(lambda x: x * 2.00001, subject, precision="float32").accepted
     outputs = sample.args[0].nbytes
     assert torch.cuda.max_memory_allocated() - before < 14 * outputs
+
+
+def test_a_reference_whose_module_waits_on_the_host_meanwhile(samples, make_graph) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 2048), nn.Linear(2048, 2048)).cuda()  # what is smaller stays
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    graph = make_graph(module, samples)
+
+    there = prepare(module, graph, samples)
+    away = prepare(module, graph, samples, effort=Effort(aside=True))
+
+    assert away.reference.kind == "float64"
+    assert len(there.steps) == len(away.steps)
+    for one, other in zip(there.reference.outcomes, away.reference.outcomes, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert judge(module.forward, away, precision="float32").accepted

@@ -24,13 +24,25 @@ def in_use():
 
 
 class Peak:
-    """The most that was taken of the device in a block, looked at a hundred times a second."""
+    """The most that was taken of the device in a block, looked at a hundred times a second, and at which stage.
+
+    It is the progress of a tune, too, from which it knows the stages.
+    """
 
     def __init__(self):
-        self.bytes = 0
+        self.stage = "before"
+        self.stages = {}
+
+    def __call__(self, event):
+        if type(event).__name__ == "StageStarted":
+            self.stage = f"{event.stage} {event.backend}".strip()
 
     def look(self):
-        self.bytes = max(self.bytes, in_use())
+        self.stages[self.stage] = max(self.stages.get(self.stage, 0), in_use())
+
+    @property
+    def bytes(self):
+        return max(self.stages.values(), default=0)
 
 
 @contextlib.contextmanager

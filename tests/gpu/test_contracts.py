@@ -7,6 +7,7 @@ import torch
 
 from aitune.testing import BackendContract, standard_cases
 from aitune.torch.backend import (
+    ONNXRuntimeBackend,
     TensorRTBackend,
     TensorRTBackendConfig,
     TorchAOBackend,
@@ -38,6 +39,20 @@ class OnCuda(BackendContract):
         reason = unusable(cls.workshop.backend, torch.device("cuda"))
         if reason is not None:
             pytest.skip(reason)
+
+
+class TestONNXRuntime(OnCuda):
+    precision = "tf32"
+
+    @classmethod
+    def setup_class(cls):
+        super().setup_class()
+        onnxruntime = pytest.importorskip("onnxruntime")
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            pytest.skip("this onnxruntime has no CUDA provider")
+
+    def make_backend(self):
+        return ONNXRuntimeBackend()
 
 
 class TestEager(OnCuda):

@@ -42,6 +42,13 @@ def test_a_module_imported_from_a_file_is_listed_and_found(tmp_path, monkeypatch
     assert finder.find_spec("made.other") is None
 
 
+def test_a_module_imported_from_a_hidden_file_is_listed(tmp_path, monkeypatch):
+    (tmp_path / ".hidden.py").write_text("value = 3\n")
+    imported_from(tmp_path / ".hidden.py", "seen", monkeypatch)
+
+    assert files_by_name()["seen"] == str(tmp_path / ".hidden.py")
+
+
 def test_a_module_made_by_hand_is_known_as_one(monkeypatch):
     made = types.ModuleType("made_by_hand")
     monkeypatch.setitem(sys.modules, "made_by_hand", made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
+from aitune.torch.backend.onnxruntime_bound import BoundSession
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.validation import check_bool, check_int, check_options, refuse
 from aitune.torch.export.flat import OutputRoutes, input_name, output_name
@@ -23,6 +24,7 @@ from aitune.torch.export.onnx import export_onnx
 from aitune.torch.graph.accessor import compile_call, compile_output
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
+from aitune.torch.trial import Precision
 
 __all__ = ["ONNXExecutionProvider", "ONNXRuntimeBackend", "ONNXRuntimeBackendConfig"]
 
@@ -30,6 +32,7 @@ _MODEL = "model.onnx"
 # Threads spin within a call, which makes short calls up to a third quicker, and stop with it: left spinning, they
 # would slow down whatever runs next on the same cores.
 _SPINNING = {"session.force_spinning_stop": "1"}
+_RECORDED = "session.record_ep_graph_assignment_info"
 _FATAL_ONLY = 4  # log severity: what goes wrong is raised, and nothing is printed beside it
 
 
@@ -63,7 +66,7 @@ class ONNXRuntimeBackendConfig(BackendConfig):
         opset_version: ONNX opset; None: the exporter's default.
         session_options: Attributes of ``onnxruntime.SessionOptions`` by name (enumerations by the member's
             name), and session configuration entries, which are those with a dot in the key.
-        provider_options: Options of the execution provider by name.
+        provider_options: Options of the execution provider by name. Device and stream are the module's.
     """
 
     execution_provider: ONNXExecutionProvider | None = None
@@ -112,6 +115,8 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         provider = self._provider_for(job)
         if provider in _NEEDS_CUDA and job.device.type != "cuda":
             return f"{provider.value} needs cuda, the module is on {job.device.type}"
+        if provider not in _NEEDS_CUDA and job.device.type == "cuda":
+            return f"{provider.value} works in host memory, the module is on {job.device.type}"
         for spec in (*job.graph.inputs.tensors, *job.graph.outputs.tensors):
             if spec.dtype.is_complex:
                 return f"ONNX has no complex numbers: {spec}"
@@ -126,8 +131,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
             BackendNotInstalledError: If a library is missing.
         """
         require(self, job)
-        if job.device.type != "cpu":
-            raise BackendUnsupportedError(self.name, f"on {job.device.type} it comes with the GPU backends")
+        self._look_for_provider(job)
         exported = export_onnx(
             job,
             job.folder / _MODEL,
@@ -136,7 +140,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
             backend=self.name,
         )
         files = tuple(name for name in (_MODEL, f"{_MODEL}.data") if (job.folder / name).exists())
-        artifact = Artifact(self.name, files, exported.routes, module_precision(job), exported.narrowing)
+        artifact = Artifact(self.name, files, exported.routes, self._precision(job), exported.narrowing)
         return self._engine(job, job.folder, artifact)
 
     def load(self, job: Job, folder: Path) -> Engine:
@@ -148,24 +152,46 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         return self.config.execution_provider or _BY_DEVICE.get(job.device.type, ONNXExecutionProvider.CPU)
 
     def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
-        session = self._session(folder / artifact.files[0], self._provider_for(job))
-        call = _call_of(session, job.graph, artifact.routes)
         # Sessions may be run by any number of threads at once.
         facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
-        return FunctionEngine(call, facts, artifact, folder)
+        path = folder / artifact.files[0]
+        if job.device.type == "cpu":
+            session = self._session(path, job, {})
+            return FunctionEngine(_call_of(session, job.graph, artifact.routes), facts, artifact, folder)
+        stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]
+        own = {"device_id": str(stream.device_index), "user_compute_stream": str(stream.cuda_stream)}
+        bound = BoundSession(self._session(path, job, own), job.graph, artifact.routes, job.device, stream)
+        return FunctionEngine(compile_call(job.graph, bound), facts, artifact, folder, bound.close)
 
-    def _session(self, path: Path, provider: ONNXExecutionProvider) -> Any:
+    def _precision(self, job: Job) -> Precision:
+        """Return the precision of an engine: on CUDA devices, float32 is computed in tf32 unless that is switched off."""
+        own = module_precision(job)
+        tf32 = str(self.config.provider_options.get("use_tf32", 1)).lower() not in ("0", "false")
+        return "tf32" if own == "float32" and job.device.type == "cuda" and tf32 else own
+
+    def _look_for_provider(self, job: Job) -> None:
+        """Refuse before anything is exported if the installed library has no such provider."""
         import onnxruntime
 
-        there = onnxruntime.get_available_providers()
-        if provider.value not in there:
-            raise BackendUnsupportedError(
-                self.name, f"the installed onnxruntime has no {provider.value}, only {', '.join(there)}"
-            )
+        provider, there = self._provider_for(job), onnxruntime.get_available_providers()
+        if provider.value in there:
+            return
+        text = f"the installed onnxruntime has no {provider.value}, only {', '.join(there)}"
+        advice = "; pip install onnxruntime-gpu in its place" if provider in _NEEDS_CUDA else ""
+        raise BackendUnsupportedError(self.name, text + advice)
+
+    def _session(self, path: Path, job: Job, own: Mapping[str, str]) -> Any:
+        """Return a session; ``own`` are options of the provider that a user does not set."""
+        import onnxruntime
+
+        self._look_for_provider(job)
+        provider = self._provider_for(job)
         options = self._session_options(onnxruntime.SessionOptions())
+        if provider is not ONNXExecutionProvider.CPU:
+            options.add_session_config_entry(_RECORDED, "1")
         try:
             session = onnxruntime.InferenceSession(
-                str(path), options, providers=[(provider.value, dict(self.config.provider_options))]
+                str(path), options, providers=[(provider.value, {**self.config.provider_options, **own})]
             )
         except Exception as error:
             kind = BackendUnsupportedError if "NOT_IMPLEMENTED" in str(error) else BackendBuildError
@@ -174,6 +200,8 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         used = session.get_providers()
         if used[0] != provider.value:
             raise BackendMachineError(self.name, f"{provider.value} was asked for, {used[0]} would be used")
+        if provider.value not in _working(session, used):
+            raise BackendUnsupportedError(self.name, f"{provider.value} takes none of the model's operators")
         return session
 
     def _session_options(self, options: Any) -> Any:
@@ -183,6 +211,15 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         for name, value in {**_SPINNING, **self.config.session_options}.items():
             _set_option(options, name, value)
         return options
+
+
+def _working(session: Any, used: Sequence[str]) -> Collection[str]:
+    """Return the providers that operators were given to; those in use, with a library that does not say."""
+    assigned = getattr(session, "get_provider_graph_assignment_info", None)
+    try:
+        return {part.ep_name for part in assigned()} or used if assigned is not None else used
+    except RuntimeError:  # nothing was recorded
+        return used
 
 
 def _set_option(options: Any, name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ from aitune.torch.backend import Engine
 from aitune.torch.bench.workload import Workload
 from aitune.torch.check import Check, Effort, Judgement, OutputWatch, Quota, Subject, judge, prepare
 from aitune.torch.graph.job import Job
+from aitune.torch.measure import Stopwatch
 from aitune.torch.trial import Trial
 
 __all__ = ["Proof", "Watched"]
@@ -79,9 +80,20 @@ class Watched:
             self.watch.observe(index, output)
         self.watch.pass_over()
 
-    def finish(self, trial: Trial) -> tuple[Trial, Exception | None]:
-        """Compare as many more calls as an accepted candidate must have behind it, and judge."""
-        return _entered(trial, self.watch.make_up(self.run, _QUOTA))
+    def finish(self, trial: Trial, stopwatch: Stopwatch) -> tuple[Trial, Exception | None, list[float]]:
+        """Compare as many more calls as an accepted candidate must have behind it, and judge.
+
+        Returns:
+            The trial, the exception that it stands for if it is refused, and the seconds that each of these calls took.
+        """
+        seconds: list[float] = []
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            took, output = stopwatch.time_calls(lambda: self.run(*args, **kwargs), 1)
+            seconds.append(took)
+            return output
+
+        return *_entered(trial, self.watch.make_up(run, _QUOTA)), seconds
 
 
 def _entered(trial: Trial, judgement: Judgement) -> tuple[Trial, Exception | None]:

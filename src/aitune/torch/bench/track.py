@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,9 @@ from aitune.torch.trial import Trial, Verdict
 
 __all__ = ["Track"]
 
+
+_MANY = 40
+"""Pairs of blocks of one call each in which a call that is slow now and then shows."""
 
 _SHORT = 10.0  # seconds for a second look at a candidate, over the recorded calls
 _TOLERANCE = 0.01
@@ -87,8 +91,23 @@ class Track:
         timed = self._over_recorded_calls(timed, path)
         error: Exception | None = None
         if timed.accepted and watch is not None:
-            timed, error = watch.finish(timed)
+            timed, error, seconds = watch.finish(timed, self._tools.stopwatch)
+            if timed.accepted and self._gains_nothing(timing, seconds, workload):
+                profiling = _longer(self._rules.profiling)
+                timing = self._race(path.call, self._tools.original, workload=workload, profiling=profiling)
+                timed = self._timed(timed, timing, workload)
         return timed, error, timing, workload
+
+    def _gains_nothing(self, timing: PairedTiming, seconds: Sequence[float], workload: Workload) -> bool:
+        """Whether the calls that were made to be compared were too slow on average for the gain that few calls showed.
+
+        A call as long as a block was timed some ten times, in which one that is slow now and then need not be slow.
+        """
+        few = timing.candidate_seconds >= self._rules.profiling.block_seconds and timing.blocks < _MANY
+        if not (few and seconds and self._rules.performance and self._latency_budget is None):
+            return False
+        mean = statistics.fmean(seconds) * len(workload.samples)
+        return timing.baseline_seconds < (1 + self._rules.min_speedup_ratio) * mean
 
     def _over_recorded_calls(self, trial: Trial, path: Path) -> Trial:
         """Turn away a candidate that gains at a larger batch size and loses on the calls that were recorded.
@@ -159,3 +178,9 @@ class Track:
                 min_gain=self._rules.min_speedup_ratio if min_gain is None else min_gain,
                 observe=observe,
             )
+
+
+def _longer(profiling: ProfilingConfig) -> ProfilingConfig:
+    """Return rules by which no decision falls before many calls were timed."""
+    pairs = min(max(profiling.min_blocks, _MANY), profiling.max_blocks)
+    return replace(profiling, min_blocks=pairs, settle_seconds=profiling.max_seconds)

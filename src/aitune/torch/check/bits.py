@@ -12,6 +12,9 @@ PIECE = 1 << 14
 """Elements of host memory to look at in one go, half of those for which torch opens an OpenMP region (GRAIN_SIZE in
 ATen/TensorIterator.h): on a busy machine a region can stall for milliseconds, and a module has hundreds of tensors."""
 
+_DEVICE_PIECE = 1 << 23
+"""Elements of another device's memory to add up in one go: torch widens them first, in memory of that device."""
+
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -58,9 +61,11 @@ def digest(tensor: torch.Tensor) -> Hashable:
     form = (tuple(tensor.shape), str(tensor.dtype))
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.numel():
         return form
-    words = _words(tensor)
-    every_other = words[::2] if words.dim() else words
-    return (*form, int(words.sum(dtype=torch.int64)), int(every_other.sum(dtype=torch.int64)))
+    words = _in_order(_words(tensor))
+    pieces = torch.split(words, PIECE if words.device.type == "cpu" else _DEVICE_PIECE)
+    sums = [torch.stack((piece.sum(dtype=torch.int64), piece[::2].sum(dtype=torch.int64))) for piece in pieces]
+    total, every_other = torch.stack(sums).sum(0).tolist()
+    return (*form, total, every_other)
 
 
 def storage_key(tensor: torch.Tensor) -> Hashable | None:
@@ -76,6 +81,12 @@ def extent(tensor: torch.Tensor) -> tuple[int, int] | None:
         return None
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _in_order(words: torch.Tensor) -> torch.Tensor:
+    """Return words flat in the order in which they lie in memory, without a copy where they are dense."""
+    axes = sorted(range(words.dim()), key=lambda axis: -words.stride(axis))
+    return words.permute(axes).reshape(-1)
 
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -40,12 +40,15 @@ def size_when_raised(module: torch.nn.Module, target: torch.dtype) -> int:
     return sum(tensor.numel() * _raised(tensor.dtype, target).itemsize for tensor in tensors)
 
 
-def raised_copy(module: torch.nn.Module, target: torch.dtype) -> torch.nn.Module:
+def raised_copy(
+    module: torch.nn.Module, target: torch.dtype, converted: Callable[[torch.Tensor], None] = lambda _: None
+) -> torch.nn.Module:
     """Return a deep copy with its floating and complex tensors converted, without a copy of them in between.
 
     Args:
         module: The module; it and its tensors stay as they are.
         target: What to convert to.
+        converted: Told each tensor that the copy does not need any more.
 
     Raises:
         Exception: What copying the module raises.
@@ -55,6 +58,7 @@ def raised_copy(module: torch.nn.Module, target: torch.dtype) -> torch.nn.Module
         tensor = node.value
         if type(tensor) in _PLAIN and not tensor.__dict__ and _raised(tensor.dtype, target) is not tensor.dtype:
             made[id(tensor)] = _converted(tensor, _raised(tensor.dtype, target))
+            converted(tensor)
     raised = copy.deepcopy(module, made)
     raise_module(raised, target)  # what has a type or attributes of its own was copied as it is
     return raised

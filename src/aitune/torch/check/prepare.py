@@ -39,12 +39,14 @@ class Effort:
         reference: Whether to run a copy in higher precision, or what that gave elsewhere for the same calls.
         reference_seconds: Time after which eager is the reference of the calls that are left; None for no
             limit.
+        aside: Whether the module's tensors may leave the device while its copy is there: in a process of its own.
         seed: Chooses which rows of a sample make up a synthesised batch.
     """
 
     synthesised: bool = True
     reference: Reference | bool = True
     reference_seconds: float | None = None
+    aside: bool = False
     seed: int = 0
 
 
@@ -205,7 +207,7 @@ def _reference(module: torch.nn.Module, calls: Sequence[Call], effort: Effort) -
     if not effort.reference:
         return eager_reference(len(calls), "it was not asked for")
     questions = [(call.probe, call.reset) for call in calls]
-    return make_reference(module, questions, outcomes, time_limit=effort.reference_seconds)
+    return make_reference(module, questions, outcomes, aside=effort.aside, time_limit=effort.reference_seconds)
 
 
 def _metric(check: Check | None, eager: Eager, rehearsal: Rehearsal) -> float | None:

@@ -20,11 +20,11 @@ from aitune.torch.check.outcome import Outcome, perform
 from aitune.torch.check.precision import (
     higher_precision,
     own_precision,
-    raise_module,
     raised_copy,
     raised_sample,
     size_when_raised,
 )
+from aitune.torch.check.set_aside import SetAside
 from aitune.torch.check.state import Snapshot, take_snapshot
 from aitune.torch.check.structure import structure_mismatch
 from aitune.torch.check.trace import calm
@@ -101,7 +101,7 @@ def make_reference(
     calls: Sequence[tuple[Probe, bool]],
     eager: Sequence[Outcome],
     *,
-    in_place: bool = False,
+    aside: bool = False,
     time_limit: float | None = None,
 ) -> Reference:
     """Run a copy of a module in higher precision. Never raises on account of the copy.
@@ -110,7 +110,7 @@ def make_reference(
         module: The module; a deep copy is converted, which takes all side effects and is gone afterwards.
         calls: The inputs of each call, and whether the copy is put back to its first state before it.
         eager: What the module itself did in each call, with tensors of its own.
-        in_place: Convert ``module`` itself, which is of no use afterwards; for a worker whose copy it is.
+        aside: Let the module's own tensors leave the device while the copy is there, where nobody else uses them.
         time_limit: Seconds after which eager is the reference of the calls that are left; None for no limit.
     """
     if any(outcome.drew for outcome in eager):
@@ -123,26 +123,42 @@ def make_reference(
     needed = int(_ROOM * size_when_raised(module, target))
     if needed > free_bytes(device):
         return eager_reference(len(calls), f"a copy in {_name(target)} needs {needed >> 20} MiB, which are not free")
-    try:
-        if in_place:
-            raise_module(module, target)
-        raised = module if in_place else raised_copy(module, target)
-    except Exception as error:  # noqa: BLE001 - a user's class decides what copying does
-        return eager_reference(len(calls), f"the module cannot be copied to {_name(target)}: {_sentence(error)}")
-    try:
-        deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-        outcomes, reason = _run(raised, calls, eager, target, deadline)
-    finally:
-        alive = weakref.ref(raised)
-        del raised
-        if not in_place and alive() is not None:
-            gc.collect()  # it has become part of a cycle
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    with _set_aside(module, calls, eager, wanted=aside and device.type == "cuda") as put:
+        try:
+            raised = raised_copy(module, target, put)
+        except Exception as error:  # noqa: BLE001 - a user's class decides what copying does
+            return eager_reference(len(calls), f"the module cannot be copied to {_name(target)}: {_sentence(error)}")
+        try:
+            outcomes, reason = _run(raised, calls, eager, target, deadline)
+        finally:
+            alive = weakref.ref(raised)
+            del raised
+            if alive() is not None:
+                gc.collect()  # it has become part of a cycle
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
     if not any(outcomes):
         return eager_reference(len(calls), reason)
     rounding = torch.finfo(target).eps / torch.finfo(own).eps
     return Reference(_name(target), reason, tuple(outcomes), rounding)
+
+
+@contextmanager
+def _set_aside(
+    module: torch.nn.Module, calls: Sequence[tuple[Probe, bool]], eager: Sequence[Outcome], *, wanted: bool
+) -> Iterator[Callable[[torch.Tensor], None]]:
+    """Yield what takes a tensor of the module off the device until the block is left."""
+    if not wanted:
+        yield lambda _: None
+        return
+    asked = [tensor for probe, _ in calls for tensor in probe.tensors.values()]
+    answers = [value for outcome in eager for value in outcome.everything.values() if isinstance(value, torch.Tensor)]
+    aside = SetAside(module, [*asked, *answers])
+    try:
+        yield aside.put
+    finally:
+        aside.bring_back()
 
 
 def _run(

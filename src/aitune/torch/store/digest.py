@@ -27,7 +27,7 @@ CHUNK = 4 << 20
 """Bytes that are digested at a time; part of what a digest is, so that it may not change within a format."""
 
 _ROW = 512
-_MIXED_CHUNK = 32 << 20  # bytes; larger, since each takes some dozens of kernels to be started
+_MIXED_CHUNK = 8 << 20  # bytes; larger, since each takes some dozens of kernels to be started
 _FACTORS = (-0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15)  # odd, as signed 64-bit numbers
 
 
@@ -57,7 +57,9 @@ def tensor_digests(tensors: Sequence[torch.Tensor], way: Way | None = None) -> l
         data = flat[index][start : start + sizes[index]]
         return index, _mixed(data) if mixed[index] else blake3(data.numpy().data).digest()
 
-    with torch.inference_mode(), ThreadPoolExecutor(_workers()) as pool:
+    # On a device threads gain nothing, and each would take several times a chunk of its memory.
+    workers = 1 if any(mixed) else _workers()
+    with torch.inference_mode(), ThreadPoolExecutor(workers) as pool:
         parts: list[list[bytes]] = [[] for _ in flat]
         for index, part in pool.map(digest, pieces):
             parts[index].append(part)

@@ -70,5 +70,5 @@ def _lies_below(name: str, origin: str, places: set[str]) -> bool:
     """Whether a module's file is where an entry of the path and its name say; extension suffixes count as its name."""
     parts = name.split(".")
     file = Path(origin)
-    file = file.parent if file.name.startswith("__init__.") else file.with_name(file.name.split(".")[0])
+    file = file.parent if file.name.startswith("__init__.") else file.parent / file.name.split(".")[0]
     return file.parts[-len(parts) :] == tuple(parts) and str(Path(*file.parts[: -len(parts)])) in places

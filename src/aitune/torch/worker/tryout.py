@@ -84,7 +84,8 @@ class Tryout:
         assignment, job = self._assignment, self._assignment.job
         known = cargo.kept_reference(self._folder)
         check = Check(max_error=assignment.max_error) if assignment.max_error is not None else None
-        effort = Effort(reference=True if known is None else known, reference_seconds=seconds, seed=assignment.seed)
+        reference = True if known is None else known
+        effort = Effort(reference=reference, reference_seconds=seconds, aside=True, seed=assignment.seed)
         try:
             self._subject = prepare(job.module, job.graph, job.samples, forward=job.forward, check=check, effort=effort)
         except MemoryError:
