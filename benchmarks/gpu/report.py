@@ -141,7 +141,7 @@ def _raced(chosen: Sequence[Row]) -> list[str]:
         "All default candidates in one process, and in the same process the lines that a user could have written by",
         "hand: calls of torch, TensorRT and Torch-TensorRT, nothing of aitune. Speedups are over eager; *ahead* races",
         "the tuned module against the best line head to head (99 % intervals), and *behind* says whether it is over",
-        "2 % slower. A line by hand hands out one output buffer again and again; a tuned module copies what it returns.",
+        "2 % slower. A line by hand hands out one output buffer again and again; a tuned module returns copies.",
         "",
         "| model | strategy | chosen | speedup | best line by hand | its speedup | ahead | behind | tune s |",
         "|---|---|---|---|---|---|---|---|---|",

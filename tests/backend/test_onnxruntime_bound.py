@@ -9,17 +9,19 @@ from torch import nn
 from aitune.torch.backend.onnxruntime_bound import BoundSession
 from aitune.torch.export.onnx import export_onnx
 from aitune.torch.graph.accessor import compile_call
+from aitune.torch.worker.quiet import process_state_kept
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture
-def bound(built):
+def bound():
     """Export a job and bind its session; returns the session behind the call form, and itself."""
 
     def make(job):
         path = job.folder / "bound.onnx"
-        exported = export_onnx(job, path, use_dynamo=False, opset=None, backend="test")
+        with process_state_kept(job.log):
+            exported = export_onnx(job, path, use_dynamo=False, opset=None, backend="test")
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         found = BoundSession(session, job.graph, exported.routes, torch.device("cpu"))
         return compile_call(job.graph, found), found

@@ -72,7 +72,7 @@ def test_the_page_has_every_kind_of_row(tmp_path):
         "| resnet | tensorrt | wrong | an error / of 0.4 |",
         "| resnet | inductor-aot | failed | it ended with -11 |",
         "| torch.cuda.CUDAGraph | 2.00 [1.90, 2.10] | 1.10 [1.05, 1.20] | no | 7 |",
-        "geometric mean over eager 2.20 on 1 models, of the best lines by hand 2.00, ratio 1.10",
+        "of the best lines by hand 2.00 on the 1 models of the reference set, of the choices 2.20, 1.10 of it",
         "- resnet, TensorRT: no / kernels",
         "| resnet | tensorrt | 6.00 | 7.00 | 1.20 (1.00 to 1.50) | 1.00 | yes |",
         "| test_tune.py | 6 passed, 1 skipped |",

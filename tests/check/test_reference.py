@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aitune.torch.check import Effort, judge, make_reference, prepare
+from aitune.torch.check import Effort, judge, prepare
 from aitune.torch.check.precision import higher_precision, own_precision, raise_module, raised_copy, raised_sample
 from aitune.torch.graph.sample import Sample
 
@@ -131,14 +131,6 @@ def test_a_reference_can_be_made_elsewhere_and_sent(net, make_batches, make_grap
     other = make_batches(3, 5)
     odd = prepare(net, make_graph(net, other), other, effort=Effort(synthesised=False, reference=sent))
     assert odd.reference.kind == "eager"
-
-
-def test_a_worker_converts_its_own_copy(net, make_batches, make_subject) -> None:
-    subject = make_subject(net, make_batches(2))
-    calls = [(step.probe, step.reset) for step in subject.steps[:1]]
-    reference = make_reference(net, calls, [subject.steps[0].expectation.eager], in_place=True)
-    assert reference.kind == "float64"
-    assert next(net.parameters()).dtype is torch.float64
 
 
 def test_a_module_with_state_is_followed_step_by_step(make_batches, make_subject) -> None:

@@ -164,7 +164,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         return FunctionEngine(compile_call(job.graph, bound), facts, artifact, folder, bound.close)
 
     def _precision(self, job: Job) -> Precision:
-        """Return the precision of an engine: on CUDA devices, float32 is computed in tf32 unless that is switched off."""
+        """Return the precision of an engine: float32 is tf32 on CUDA devices, unless that is switched off."""
         own = module_precision(job)
         tf32 = str(self.config.provider_options.get("use_tf32", 1)).lower() not in ("0", "false")
         return "tf32" if own == "float32" and job.device.type == "cuda" and tf32 else own

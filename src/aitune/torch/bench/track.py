@@ -182,5 +182,5 @@ class Track:
 
 def _longer(profiling: ProfilingConfig) -> ProfilingConfig:
     """Return rules by which no decision falls before many calls were timed."""
-    pairs = min(max(profiling.min_blocks, _MANY), profiling.max_blocks)
-    return replace(profiling, min_blocks=pairs, settle_seconds=profiling.max_seconds)
+    pairs, seconds = min(max(profiling.min_blocks, _MANY), profiling.max_blocks), 2 * profiling.max_seconds
+    return replace(profiling, min_blocks=pairs, settle_seconds=seconds, max_seconds=seconds)
