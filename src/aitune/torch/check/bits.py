@@ -85,8 +85,8 @@ def extent(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 def _in_order(words: torch.Tensor) -> torch.Tensor:
     """Return words flat in the order in which they lie in memory, without a copy where they are dense."""
-    axes = sorted(range(words.dim()), key=lambda axis: -words.stride(axis))
-    return words.permute(axes).reshape(-1)
+    strides = words.stride()
+    return words.permute(sorted(range(words.dim()), key=lambda axis: -strides[axis])).reshape(-1)
 
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -57,4 +57,4 @@ class SetAside:
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     """Return the memory of a storage as a tensor, with a version counter of its own."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
