@@ -200,7 +200,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
         used = session.get_providers()
         if used[0] != provider.value:
             raise BackendMachineError(self.name, f"{provider.value} was asked for, {used[0]} would be used")
-        if provider.value not in _working(session, used):
+        if provider is not ONNXExecutionProvider.CPU and provider.value not in _working(session, used):
             raise BackendUnsupportedError(self.name, f"{provider.value} takes none of the model's operators")
         return session
 
@@ -214,12 +214,9 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
 
 
 def _working(session: Any, used: Sequence[str]) -> Collection[str]:
-    """Return the providers that operators were given to; those in use, with a library that does not say."""
+    """Return the providers that operators were given to, as recorded; those in use, with a library that does not."""
     assigned = getattr(session, "get_provider_graph_assignment_info", None)
-    try:
-        return {part.ep_name for part in assigned()} or used if assigned is not None else used
-    except RuntimeError:  # nothing was recorded
-        return used
+    return used if assigned is None else {part.ep_name for part in assigned()} or used
 
 
 def _set_option(options: Any, name: str, value: Any) -> None:

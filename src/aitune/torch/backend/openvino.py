@@ -16,6 +16,7 @@ from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import lowest, module_precision
+from aitune.torch.backend.resident import read_once
 from aitune.torch.backend.validation import check_choice, check_int
 from aitune.torch.export.flat import OutputRoutes, input_name, output_name
 from aitune.torch.export.program import ExportedGraph, export_program
@@ -127,7 +128,8 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         if self.config.num_streams is not None:
             options["NUM_STREAMS"] = self.config.num_streams
         try:
-            compiled = openvino.Core().compile_model(str(folder / artifact.files[0]), "CPU", options)
+            with read_once(folder):  # the weights' file, beside the form in which they are multiplied
+                compiled = openvino.Core().compile_model(str(folder / artifact.files[0]), "CPU", options)
         except Exception as error:
             raise BackendBuildError(self.name, f"OpenVINO refuses the model: {_first_line(error)}") from error
         used = compiled.get_property("INFERENCE_PRECISION_HINT")

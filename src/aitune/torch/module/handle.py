@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from aitune.exceptions import AITuneError, AITuneUserInputError
+from aitune.torch.backend.resident import return_freed
 from aitune.torch.check.trace import no_trace
 from aitune.torch.config import config
 from aitune.torch.graph.signature import CallSignature
@@ -320,6 +321,8 @@ class Handle:
             elif dispatcher.resting is not None:
                 dispatcher.resting.wake()
         self._state = ModuleState.INIT
+        del dispatcher
+        return_freed()
 
     def rest(self, place: Place) -> str | None:
         """Put the weights of the original elsewhere while engines answer its calls; see ``config.device_after_tuning``.

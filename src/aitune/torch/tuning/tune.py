@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aitune.torch.backend.resident import return_freed
 from aitune.torch.check.check import Check
 from aitune.torch.config import checked_seconds, config, finite
 from aitune.torch.dataloader import BatchSource
@@ -109,7 +110,10 @@ def tune(  # noqa: PLR0913 - the documented signature
         external_logging_disabled(silent),
         listening(listener),
     ):
-        result = Run(request).tune()
+        try:
+            result = Run(request).tune()
+        finally:
+            return_freed()
     if request.dry_run:
         print(result)  # noqa: T201 - printing the plan is what a dry run is for
     elif config.tuning_data_output_path is not None:
