@@ -11,8 +11,8 @@ from pathlib import Path
 
 __all__ = ["read_once", "return_freed"]
 
-_PAGE_OUT = 21
-"""``MADV_PAGEOUT`` of Linux: pages leave memory, and come back from their file when they are touched."""
+_DONT_NEED = 4
+"""``MADV_DONTNEED`` of Linux: pages leave this process, stay in the system's cache, and come back when touched."""
 
 _LARGE = 1 << 20
 
@@ -24,7 +24,8 @@ _Mapping = tuple[int, int]
 def read_once(folder: Path | None = None) -> Iterator[None]:
     """Give back the pages of data in files that the block maps: constants in them are copied as they are loaded.
 
-    Code stays. What is needed after all is read from the file again.
+    Code stays, and so does what was written to (addresses that the loader filled in). What is needed after all comes
+    back from the system's cache of the file.
 
     Args:
         folder: Where the files are; None takes every shared library.
@@ -33,7 +34,7 @@ def read_once(folder: Path | None = None) -> Iterator[None]:
     yield
     for start, end in _mapped_data(folder) - before:
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _PAGE_OUT)
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
 def return_freed() -> None:
@@ -47,17 +48,21 @@ def return_freed() -> None:
 
 
 def _mapped_data(folder: Path | None) -> set[_Mapping]:
-    """Return the larger read-only mappings of files in a folder, or of shared libraries."""
+    """Return the larger mappings of files in a folder, or of shared libraries, that are read only and never written."""
     if not sys.platform.startswith("linux"):
         return set()
-    found = set()
+    found: set[_Mapping] = set()
     inside = "" if folder is None else f"{folder.resolve()}/"
-    with contextlib.suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
+    latest: _Mapping | None = None
+    with contextlib.suppress(OSError), Path("/proc/self/smaps").open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            addresses, access, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
-            start, end = (int(address, 16) for address in addresses.split("-"))
-            if not access.startswith("r--") or end - start < _LARGE or not path:
-                continue
-            if path[0].startswith(inside) if inside else ".so" in path[0]:
-                found.add((start, end))
+            first, *rest = line.rstrip("\n").split(maxsplit=5)
+            if not first.endswith(":"):  # what follows is about this mapping
+                start, end = (int(address, 16) for address in first.split("-"))
+                file = rest[4] if len(rest) > 4 else ""
+                wanted = file.startswith(inside) if inside else ".so" in file
+                readable = rest[0].startswith("r--") and end - start >= _LARGE
+                latest = (start, end) if wanted and readable else None
+            elif first == "Anonymous:" and rest[0] == "0" and latest is not None:
+                found.add(latest)
     return found
