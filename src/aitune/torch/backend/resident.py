@@ -37,12 +37,15 @@ def read_once(folder: Path | None = None) -> Iterator[None]:
             ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
-def return_freed() -> None:
+def return_freed(*, cycles: bool = False) -> None:
     """Give back what the C library keeps of freed memory for later: hundreds of megabytes after engines were closed.
 
-    Cycles of objects are collected first: engines are part of some.
+    Args:
+        cycles: Whether to collect cycles of objects first, which takes a fifth of a second in a large program: the way
+            from a module to its engine is one.
     """
-    gc.collect()
+    if cycles:
+        gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -76,7 +76,7 @@ class Bench:
         gate = self.__dict__.get("_gate")
         if gate is not None:
             gate.close()
-        return_freed()
+        return_freed(cycles=not self.recalled)
 
     @property
     def device(self) -> torch.device:

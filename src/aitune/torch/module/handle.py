@@ -322,7 +322,7 @@ class Handle:
                 dispatcher.resting.wake()
         self._state = ModuleState.INIT
         del dispatcher
-        return_freed()
+        return_freed(cycles=True)
 
     def rest(self, place: Place) -> str | None:
         """Put the weights of the original elsewhere while engines answer its calls; see ``config.device_after_tuning``.
