@@ -20,7 +20,7 @@ from aitune.exceptions import (
     chain_of,
     said,
 )
-from aitune.torch.export.flat import flat_call, input_name
+from aitune.torch.export.flat import flat_call, input_name, inputs_to_aim_at
 from aitune.torch.graph.job import Job
 
 __all__ = [
@@ -101,8 +101,11 @@ def reason_of(error: BaseException) -> str:
 def calls_of(job: Job, names: Collection[str]) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
     """Go through the samples as calls of an ONNX file, which may lack inputs that it does not need."""
     for sample in job.samples:
-        tensors = flat_call(job, sample)
-        yield {name: t.cpu().numpy() for i, t in enumerate(tensors) if (name := input_name(i)) in names}
+        yield _call(flat_call(job, sample), names)
+
+
+def _call(tensors: tuple[torch.Tensor, ...], names: Collection[str]) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: tensor.cpu().numpy() for i, tensor in enumerate(tensors) if (name := input_name(i)) in names}
 
 
 def calibration_reader(job: Job, names: Collection[str]) -> Any:
@@ -122,7 +125,8 @@ def calibration_reader(job: Job, names: Collection[str]) -> Any:
             return next(self._left, None)
 
         def get_first(self) -> dict[str, np.ndarray[Any, Any]]:
-            return next(calls_of(job, names))
+            # By the sizes of this call ModelOpt decides which products are too small to gain anything.
+            return _call(inputs_to_aim_at(job), names)
 
     return Samples()
 

@@ -27,6 +27,7 @@ from aitune.torch.backend.tensorrt.modelopt import (
 )
 from aitune.torch.export.flat import flat_call
 from aitune.torch.graph.job import Job
+from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Precision
 
 __all__ = ["cast_file", "exchangeable_file", "quantized_file", "quantized_twin", "unquantizable"]
@@ -91,7 +92,9 @@ def cast_file(model: Path, target: Path, job: Job, config: ONNXAutoCastConfig, b
 
 
 def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantizationConfig, backend: str) -> Precision:
-    """Write an ONNX file that ModelOpt has quantised, calibrated on all samples of the job.
+    """Write an ONNX file that ModelOpt has quantised, calibrated on the samples of the job.
+
+    All of them, but for int4, whose methods put activations of all calls into one array: on those that are alike.
 
     Args:
         model: The file to read; weights may lie beside it.
@@ -115,6 +118,7 @@ def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantization
         excluded: list[str] = []
         if config.precision == "int4":
             model, excluded = _with_plain_products(model, config)
+            job = replace(job, samples=_alike(job))
         optional = {
             "high_precision_dtype": config.high_precision_dtype,
             "calibration_method": config.calibration_method,
@@ -207,11 +211,24 @@ def exchangeable_file(model: Path, target: Path, precision: Precision, backend: 
         dtypes = boundary_of(model)
         exporter = FP8QuantExporter if precision == "float8" else INT8QuantExporter
         made = replace_zero_scale_with_smallest_nonzero(exporter.process_model(onnx.load(str(model))))
+        _as_standard(made.graph)
         write_model(made, target, dtypes)
 
 
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:
     return None if names is None else list(names)  # a list of its own: ModelOpt adds to it
+
+
+def _alike(job: Job) -> tuple[Sample, ...]:
+    """Return the samples whose tensors differ in their first axes alone; of several such groups the largest."""
+    groups: dict[tuple[torch.Size, ...], list[Sample]] = {}
+    extents: dict[tuple[torch.Size, ...], int] = {}
+    for sample in job.samples:
+        tensors = job.graph.input_tensors(sample.args, sample.kwargs)
+        key = tuple(tensor.shape[1:] for tensor in tensors)
+        groups.setdefault(key, []).append(sample)
+        extents[key] = extents.get(key, 0) + sum(tensor.numel() for tensor in tensors)
+    return tuple(groups[max(extents, key=extents.__getitem__)])
 
 
 def _with_plain_products(model: Path, config: ONNXQuantizationConfig) -> tuple[Path, list[str]]:
@@ -244,6 +261,18 @@ def _with_plain_products(model: Path, config: ONNXQuantizationConfig) -> tuple[P
     path = model.with_name("products.onnx")
     save_model(content, path)
     return path, excluded
+
+
+def _as_standard(graph: Any) -> None:
+    """Finish what ModelOpt renames: operators of TensorRT's own domain, with uint8 in the place of 8-bit floats."""
+    quantized = set()
+    for node in graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = ""
+        if node.op_type == "QuantizeLinear":
+            quantized.update(node.output)
+    for value in [value for value in graph.value_info if value.name in quantized]:
+        graph.value_info.remove(value)
 
 
 def _settings(mtq: Any, config: TorchQuantizationConfig) -> dict[str, Any]:
