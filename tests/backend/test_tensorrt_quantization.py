@@ -16,8 +16,8 @@ from aitune.torch.backend import (
     TorchQuantizationConfig,
 )
 from aitune.torch.backend.tensorrt.modelopt import patches_undone
-from aitune.torch.backend.tensorrt.quantize import quantized_file, quantized_twin
-from aitune.torch.export.flat import flat_call
+from aitune.torch.backend.tensorrt.quantize import Source, quantized_file, quantized_twin
+from aitune.torch.export.flat import OutputRoutes, flat_call
 from aitune.torch.worker.quiet import process_state_kept
 
 pytest.importorskip("modelopt")
@@ -185,6 +185,17 @@ def test_a_copy_of_the_module_is_quantised(job, export, name, precision, low, hi
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
+@pytest.mark.parametrize("config", [ONNXQuantizationConfig(), TorchQuantizationConfig("INT8_DEFAULT_CFG")], ids=str)
+def test_a_module_in_half_precision_gives_half_precision(job_of, export, config):
+    torch.manual_seed(7)
+    module = Net().eval().half()
+    calls = [(n, (torch.randn(n, 3, 16, 16).half(), torch.randn(32).half()), {}) for n in (1, 4)]
+    job = job_of(module, *calls)
+    exported = export(job, config)
+    assert exported[2] == "int8"
+    assert worst_error(job, exported) < 0.25
+
+
 def test_a_config_of_modelopt_may_be_written_out(job, export):
     import modelopt.torch.quantization as mtq
 
@@ -218,8 +229,9 @@ def test_a_module_with_nothing_to_quantise_is_refused(job_of, export):
 
 def test_a_missing_part_of_modelopt_is_named_with_the_extra(job, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx_graphsurgeon", None)
+    source = Source(tmp_path / "x.onnx", job, OutputRoutes(()))
     with pytest.raises(ImportError, match=r"not installed: pip install 'aitune\[modelopt\]'"):
-        quantized_file(tmp_path / "x.onnx", tmp_path / "y.onnx", job, ONNXQuantizationConfig(), "TensorRTBackend")
+        quantized_file(source, tmp_path / "y.onnx", ONNXQuantizationConfig(), "TensorRTBackend")
 
 
 def test_other_libraries_are_afterwards_as_they_were(job, export, capfd):

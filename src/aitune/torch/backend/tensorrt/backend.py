@@ -28,6 +28,7 @@ from aitune.torch.backend.tensorrt.plan import PlanOptions, build_plan, write_at
 from aitune.torch.backend.tensorrt.profile import ProfileMode, TensorRTProfile, input_ranges
 from aitune.torch.backend.tensorrt.quantize import (
     OPSET_OF_TWINS,
+    Source,
     cast_file,
     exchangeable_file,
     quantized_file,
@@ -167,17 +168,17 @@ class TensorRTBackend(Backend[TensorRTBackendConfig]):
             opset = config.opset_version or OPSET_OF_TWINS
             twin, precision = quantized_twin(job, quantization, name)
             exported = export_onnx(twin, exported_to, use_dynamo=False, opset=opset, backend=name)
-            exchangeable_file(exported_to, model, precision, name)
+            exchangeable_file(Source(exported_to, job, exported.routes), model, precision, name)
             return model, exported, lowest((own, precision))
         use_dynamo, opset_version = config.use_dynamo, config.opset_version
         exported = export_onnx(job, exported_to, use_dynamo=use_dynamo, opset=opset_version, backend=name)
         if quantization is None:
             return exported_to, exported, own
-        part = job.narrowed(dict(exported.narrowing.ranges))
+        source = Source(exported_to, job.narrowed(dict(exported.narrowing.ranges)), exported.routes)
         if isinstance(quantization, ONNXAutoCastConfig):
-            precision = cast_file(exported_to, model, part, quantization, name)
+            precision = cast_file(source, model, quantization, name)
         else:
-            precision = quantized_file(exported_to, model, part, quantization, name)
+            precision = quantized_file(source, model, quantization, name)
         return model, exported, lowest((own, precision))
 
     def _plan(self, trt: Any, job: Job, model: Path) -> Any:

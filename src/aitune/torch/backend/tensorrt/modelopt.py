@@ -20,7 +20,7 @@ from aitune.exceptions import (
     chain_of,
     said,
 )
-from aitune.torch.export.flat import flat_call, input_name, inputs_to_aim_at
+from aitune.torch.export.flat import OutputRoutes, flat_call, input_name, inputs_to_aim_at, output_name
 from aitune.torch.graph.job import Job
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "calibration_reader",
     "calls_of",
     "errors_translated",
+    "inputs_of",
     "patches_undone",
     "providers_for",
     "reason_of",
@@ -98,8 +99,15 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
+def inputs_of(model: Path) -> tuple[str, ...]:
+    """Return the names of a file's inputs; it may lack some of the graph's, which it does not need."""
+    import onnx
+
+    return tuple(value.name for value in onnx.load(str(model), load_external_data=False).graph.input)
+
+
 def calls_of(job: Job, names: Collection[str]) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Go through the samples as calls of an ONNX file, which may lack inputs that it does not need."""
+    """Go through the samples as calls of an ONNX file with these inputs."""
     for sample in job.samples:
         yield _call(flat_call(job, sample), names)
 
@@ -140,16 +148,28 @@ def providers_for(device: torch.device) -> list[str]:
     return ["cpu"]
 
 
-def boundary_of(model: Path) -> dict[str, int]:
-    """Return the element types of a file's inputs and outputs by name."""
+def boundary_of(job: Job, routes: OutputRoutes) -> dict[str, int]:
+    """Return ONNX's element types of what a file takes and gives for a job, by name: those of the module's tensors."""
     import onnx
 
-    graph = onnx.load(str(model), load_external_data=False).graph
-    return {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    kinds = onnx.TensorProto
+    types = {
+        torch.float32: kinds.FLOAT,
+        torch.float16: kinds.FLOAT16,
+        torch.bfloat16: kinds.BFLOAT16,
+        torch.int32: kinds.INT32,
+        torch.int64: kinds.INT64,
+        torch.bool: kinds.BOOL,
+    }
+    dtypes = {input_name(i): types[spec.dtype] for i, spec in enumerate(job.graph.inputs.tensors)}
+    for spec, (kind, index) in zip(job.graph.outputs.tensors, routes.sources, strict=True):
+        if kind == "computed":
+            dtypes[output_name(index)] = types[spec.dtype]
+    return dtypes
 
 
 def write_model(model: Any, path: Path, dtypes: dict[str, int]) -> None:
-    """Write a model, with casts where its inputs and outputs are not of the dtypes that they had.
+    """Write a model, with casts where its inputs and outputs are not of the dtypes that they are to have.
 
     Outputs have to be what the module would return, and the engine is given the memory of its inputs as it is.
     """

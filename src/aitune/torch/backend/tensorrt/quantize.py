@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,27 @@ from aitune.torch.backend.tensorrt.modelopt import (
     calibration_reader,
     calls_of,
     errors_translated,
+    inputs_of,
     patches_undone,
     providers_for,
     reason_of,
     save_model,
     write_model,
 )
-from aitune.torch.export.flat import flat_call
+from aitune.torch.export.flat import OutputRoutes, flat_call
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
 from aitune.torch.trial import Precision
 
-__all__ = ["cast_file", "exchangeable_file", "quantized_file", "quantized_twin", "unquantizable"]
+__all__ = [
+    "OPSET_OF_TWINS",
+    "Source",
+    "cast_file",
+    "exchangeable_file",
+    "quantized_file",
+    "quantized_twin",
+    "unquantizable",
+]
 
 OPSET_OF_TWINS = 20
 """ONNX opset in which ModelOpt's quantizers are exported: its own choice, and the highest that tracing knows."""
@@ -54,15 +63,29 @@ def unquantizable(
     return None
 
 
-def cast_file(model: Path, target: Path, job: Job, config: ONNXAutoCastConfig, backend: str) -> Precision:
-    """Write an ONNX file of which ModelOpt's AutoCast has put parts into 16 bits; its inputs and outputs stay.
+@dataclass(frozen=True)
+class Source:
+    """An ONNX file to make another one of.
+
+    Attributes:
+        path: The file; weights may lie beside it.
+        job: Whose graph it holds for. What is made of it takes and gives the dtypes of the module.
+        routes: Where the outputs of the graph come from.
+    """
+
+    path: Path
+    job: Job
+    routes: OutputRoutes
+
+
+def cast_file(source: Source, target: Path, config: ONNXAutoCastConfig, backend: str) -> Precision:
+    """Write an ONNX file of which ModelOpt's AutoCast has put parts into 16 bits.
 
     Whether an operator can take 16 bits is decided by its values for all samples of the job.
 
     Args:
-        model: The file to read; weights may lie beside it.
+        source: The file to read.
         target: The file to write, in a folder that is there.
-        job: Whose graph the file holds for.
         config: How.
         backend: Who to name in errors.
 
@@ -75,31 +98,29 @@ def cast_file(model: Path, target: Path, job: Job, config: ONNXAutoCastConfig, b
     with errors_translated(backend), patches_undone():
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
-        dtypes = boundary_of(model)
         samples = target.with_name("samples")
         samples.mkdir()
-        for i, call in enumerate(calls_of(job, dtypes)):
+        for i, call in enumerate(calls_of(source.job, inputs_of(source.path))):
             np.savez(samples / f"{i:06}.npz", **call)  # type: ignore[arg-type]
         made = convert_to_mixed_precision(
-            str(model),
+            str(source.path),
             low_precision_type=config.precision,
             keep_io_types=config.keep_io_types,
             calibration_data=str(samples),
-            providers=providers_for(job.device),
+            providers=providers_for(source.job.device),
         )
-        write_model(made, target, dtypes)
+        write_model(made, target, boundary_of(source.job, source.routes))
     return _PRECISIONS[config.precision]
 
 
-def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantizationConfig, backend: str) -> Precision:
+def quantized_file(source: Source, target: Path, config: ONNXQuantizationConfig, backend: str) -> Precision:
     """Write an ONNX file that ModelOpt has quantised, calibrated on the samples of the job.
 
     All of them, but for int4, whose methods put activations of all calls into one array: on those that are alike.
 
     Args:
-        model: The file to read; weights may lie beside it.
+        source: The file to read.
         target: The file to write, in a folder that is there.
-        job: Whose graph the file holds for.
         config: How.
         backend: Who to name in errors.
 
@@ -114,8 +135,7 @@ def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantization
         import onnx
         from modelopt.onnx.quantization import quantize
 
-        dtypes = boundary_of(model)
-        excluded: list[str] = []
+        model, job, excluded = source.path, source.job, list[str]()
         if config.precision == "int4":
             model, excluded = _with_plain_products(model, config)
             job = replace(job, samples=_alike(job))
@@ -127,7 +147,7 @@ def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantization
         quantize(
             str(model),
             quantize_mode=config.precision,
-            calibration_data_reader=calibration_reader(job, dtypes),
+            calibration_data_reader=calibration_reader(job, inputs_of(model)),
             calibration_eps=providers_for(job.device),
             op_types_to_quantize=_listed(config.op_types_to_quantize),
             op_types_to_exclude=_listed(config.op_types_to_exclude),
@@ -138,7 +158,7 @@ def quantized_file(model: Path, target: Path, job: Job, config: ONNXQuantization
         result = onnx.load(str(made)) if made.exists() else None
         if result is None or not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
             raise BackendUnsupportedError(backend, f"there is nothing that ModelOpt would make {config.precision}")
-        write_model(result, target, dtypes)
+        write_model(result, target, boundary_of(job, source.routes))
     return "int4" if config.precision == "int4" else _PRECISIONS[config.precision]
 
 
@@ -191,11 +211,11 @@ def quantized_twin(job: Job, config: TorchQuantizationConfig, backend: str) -> t
     return replace(job, module=twin), lowest(kinds)
 
 
-def exchangeable_file(model: Path, target: Path, precision: Precision, backend: str) -> None:
+def exchangeable_file(source: Source, target: Path, precision: Precision, backend: str) -> None:
     """Write the file of a quantised copy with ONNX's own operators in the place of ModelOpt's.
 
     Args:
-        model: What :func:`quantized_twin` was exported to; weights may lie beside it.
+        source: What :func:`quantized_twin` was exported to.
         target: The file to write, in a folder that is there.
         precision: What the copy computes in.
         backend: Who to name in errors.
@@ -208,11 +228,10 @@ def exchangeable_file(model: Path, target: Path, precision: Precision, backend: 
         from modelopt.onnx.export import FP8QuantExporter, INT8QuantExporter
         from modelopt.onnx.quantization.qdq_utils import replace_zero_scale_with_smallest_nonzero
 
-        dtypes = boundary_of(model)
         exporter = FP8QuantExporter if precision == "float8" else INT8QuantExporter
-        made = replace_zero_scale_with_smallest_nonzero(exporter.process_model(onnx.load(str(model))))
+        made = replace_zero_scale_with_smallest_nonzero(exporter.process_model(onnx.load(str(source.path))))
         _as_standard(made.graph)
-        write_model(made, target, dtypes)
+        write_model(made, target, boundary_of(source.job, source.routes))
 
 
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:
