@@ -167,7 +167,8 @@ def quantized_twin(job: Job, config: TorchQuantizationConfig, backend: str) -> t
 
     The module itself and the samples are left as they are. The copy takes the memory of the module once more. It is
     exported by tracing, the one way in which its quantizers have a form in ONNX, and then goes through
-    :func:`exchangeable_file`.
+    :func:`exchangeable_file`. As wherever ModelOpt's part for torch is imported, ``SyncBatchNorm`` has a wrapper around
+    ``convert_sync_batchnorm`` from then on, and ``torch.load`` knows ModelOpt's own classes.
 
     Args:
         job: The job.
