@@ -1,6 +1,7 @@
 """TensorRT as far as it goes without a GPU: what it is asked for, and what it refuses."""
 
 import dataclasses
+import sys
 import types
 
 import pytest
@@ -8,11 +9,16 @@ import torch
 
 from aitune.exceptions import AITuneUserInputError
 from aitune.torch.backend import (
+    ONNXAutoCastConfig,
+    ONNXQuantizationConfig,
     ProfileMode,
     TensorRTBackend,
+    TensorRTBackendConfig,
     TensorRTProfile,
+    TorchQuantizationConfig,
     TorchTensorRTConfig,
 )
+from aitune.torch.backend.availability import missing_requirement
 from aitune.torch.backend.tensorrt.library import is_rtx
 from aitune.torch.backend.tensorrt.profile import ShapeRange, input_ranges
 from aitune.torch.graph.dims import BatchDim
@@ -73,6 +79,27 @@ def test_an_own_profile_that_does_not_fit_the_graph_is_an_error_that_says_why(jo
 def test_types_that_tensorrt_does_not_have_are_refused_before_anything_is_built(job_of):
     job = job_of(Net().eval(), (1, (torch.zeros(1, 3, dtype=torch.float64), torch.zeros(3)), {}))
     assert "TensorRT does not take torch.float64" in TensorRTBackend().unsuitable(job)
+
+
+def test_modelopt_is_required_where_it_is_to_quantise_and_there_alone(monkeypatch):
+    for library in ("tensorrt", "onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, library, types.ModuleType(library))
+    monkeypatch.setitem(sys.modules, "modelopt", None)
+    assert missing_requirement(TensorRTBackend()) is None
+    for config in (ONNXAutoCastConfig(), ONNXQuantizationConfig(), TorchQuantizationConfig()):
+        missing = missing_requirement(TensorRTBackend(TensorRTBackendConfig(quantization_config=config)))
+        assert missing.reason == "modelopt is not installed: pip install 'aitune[modelopt]'"
+
+
+def test_what_modelopt_cannot_quantise_is_known_before_anything_is_built(job, job_of):
+    def why(job, config):
+        return TensorRTBackend(TensorRTBackendConfig(quantization_config=config)).unsuitable(job)
+
+    narrow = job_of(Net().eval(), (1, (torch.zeros(1, 3, dtype=torch.bfloat16), torch.zeros(3)), {}))
+    assert "has no bfloat16" in why(narrow, ONNXAutoCastConfig())
+    assert "needs cuda" in why(narrow, TorchQuantizationConfig())
+    assert "leave high_precision_dtype None" in why(job, ONNXQuantizationConfig("int4", high_precision_dtype="fp16"))
+    assert "needs cuda" in why(job, ONNXQuantizationConfig("int4"))
 
 
 def test_the_library_for_rtx_is_told_by_its_name_also_under_another():

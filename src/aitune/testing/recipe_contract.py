@@ -87,7 +87,7 @@ class RecipeContract:
         """What is known without building is there, and of the declared type."""
         backend = self.make_backend()
         assert backend.devices, "it has no devices"
-        for name, kind in {"devices": str, "requires": Requirement}.items():
+        for name, kind in {"devices": str, "requires": Requirement, "requirements": Requirement}.items():
             facts = getattr(backend, name)
             assert isinstance(facts, tuple), f"{name}={facts!r} is no tuple"
             assert all(isinstance(one, kind) for one in facts), f"{name}={facts!r}"
@@ -98,7 +98,7 @@ class RecipeContract:
     def test_constructing_it_needs_neither_library_nor_device(self) -> None:
         """In a process without its libraries it is made, and is described as it is here: its key is stable."""
         backend = self.make_backend()
-        libraries = [name for one in backend.requires for name in (one.library, *one.alternatives)]
+        libraries = [name for one in backend.requirements for name in (one.library, *one.alternatives)]
         there = in_fresh_process(description, type(backend), backend.config, without=libraries, environment=_ELSEWHERE)
         assert there == backend.describe(), f"{backend.describe()} is {there} in another process"
 

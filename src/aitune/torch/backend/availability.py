@@ -15,7 +15,7 @@ __all__ = ["is_installed", "missing_requirement", "require"]
 
 def missing_requirement(backend: Backend[Any]) -> BackendNotInstalledError | None:
     """Return the error that names the first library that is not installed, None if all are."""
-    for requirement in backend.requires:
+    for requirement in backend.requirements:
         if not any(is_installed(name) for name in (requirement.library, *requirement.alternatives)):
             return BackendNotInstalledError(backend.name, requirement.library, requirement.extra)
     return None

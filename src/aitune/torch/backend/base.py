@@ -117,7 +117,7 @@ class Backend(ABC, Generic[ConfigT]):
     Attributes:
         config_class: The dataclass of its options.
         devices: Device types that it can serve.
-        requires: Libraries that must be importable to build.
+        requires: Libraries that must be importable to build, whatever the options.
         contained: Whether to build in a worker process first.
         complexity: Rank among equals: ties in speed go to the smaller one. 0 is the module itself, 1 and 2 are torch's
             own compilers, which compute what it computes, from 3 on are translations to another library, which may
@@ -152,6 +152,11 @@ class Backend(ABC, Generic[ConfigT]):
     def safe_in_process(self) -> bool:
         """Whether, as configured, a build is safe enough to do without a worker process."""
         return False
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """The libraries that a build needs, as configured: those of ``requires``, and what its options add."""
+        return self.requires
 
     def describe(self) -> str:
         """Return the backend as it would be written, options that are defaults left out."""

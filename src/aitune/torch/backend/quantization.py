@@ -23,7 +23,8 @@ class ONNXAutoCastConfig:
 
     Attributes:
         precision: ``"fp16"`` or ``"bf16"``.
-        keep_io_types: Whether inputs and outputs keep their dtypes.
+        keep_io_types: Whether inputs and outputs are left out of it. Calls see the module's dtypes either way: where
+            it is False they are cast at the engine's boundary.
     """
 
     precision: str = "fp16"
@@ -36,15 +37,17 @@ class ONNXAutoCastConfig:
 
 @dataclass(frozen=True)
 class ONNXQuantizationConfig:
-    """Quantises an ONNX model with ModelOpt, calibrated on the stored samples.
+    """Quantises an ONNX model with ModelOpt, calibrated on the stored samples; for int4 on those of one size.
 
     Attributes:
         precision: ``"int8"``, ``"int4"`` or ``"fp8"``.
         calibration_method: How ranges are found, by ModelOpt's name; None leaves it to the library.
-        op_types_to_quantize: ONNX operator types to quantise; None leaves it to the library.
+        op_types_to_quantize: ONNX operator types to quantise; None leaves it to the library, which passes over what
+            gains nothing, such as products with fewer than 16 columns.
         op_types_to_exclude: ONNX operator types to leave alone; None leaves it to the library.
-        high_precision_dtype: What the rest is computed in: ``"fp32"``, ``"fp16"`` or ``"bf16"``; None leaves
-            it to the library.
+        high_precision_dtype: What the rest is computed in: ``"fp32"`` (the module's own dtype), ``"fp16"`` or
+            ``"bf16"``; None leaves it to the library, which takes fp16. Beside int4 it is the module's own
+            dtype always.
     """
 
     precision: str = "int8"
@@ -68,7 +71,10 @@ class ONNXQuantizationConfig:
 
 @dataclass(frozen=True)
 class TorchQuantizationConfig:
-    """Quantises the torch module with ModelOpt, calibrated on the stored samples, before it is exported.
+    """Quantises a copy of the torch module with ModelOpt, calibrated on the stored samples, before it is exported.
+
+    Integers and floats of 8 bits, with one scale for a tensor or a channel, have a form in ONNX; other formats of
+    ModelOpt are refused when the engine is built.
 
     Attributes:
         quantization_config: Name of a config in ``modelopt.torch.quantization``, such as
@@ -86,7 +92,7 @@ class TorchQuantizationConfig:
                     self,
                     "quantization_config",
                     "a dict or a name from modelopt.torch.quantization such as 'FP8_DEFAULT_CFG',"
-                    " 'INT8_DEFAULT_CFG', 'INT8_SMOOTHQUANT_CFG', 'INT4_AWQ_CFG' or 'NVFP4_DEFAULT_CFG'",
+                    " 'INT8_DEFAULT_CFG' or 'INT8_SMOOTHQUANT_CFG'",
                     value,
                 )
         else:
