@@ -13,7 +13,8 @@ from aitune.exceptions import text_of
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.store.canonical import Canonical, UndigestibleError
 from aitune.torch.store.digest import tensor_digests
-from aitune.torch.store.structure import VISITS, write_module, write_replacements
+from aitune.torch.store.replaced import write_replacements
+from aitune.torch.store.structure import VISITS, write_module
 from aitune.torch.store.surroundings import surroundings
 
 __all__ = [
