@@ -184,6 +184,7 @@ class _Loader:
             file=str(self._file),
             module_differs=differs,
             environment_differs=environment_differences(saved.identity.facts, here.facts),
+            code_compared=saved.identity.tells_code(here),
             allow_native=self._allow_native,
             retune=self._retune,
         )
