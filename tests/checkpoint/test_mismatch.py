@@ -118,3 +118,41 @@ def test_a_failed_load_leaves_a_tuned_model_tuned(file, fresh, assert_attached):
     with torch.no_grad():
         module.layers[0].bias -= 1
     assert ait.handle(module).state is ait.ModuleState.TUNED
+
+
+class Louder(Mlp):
+    """A network with a tensor that is neither parameter nor buffer, and counts for batches of more than two alone."""
+
+    def __init__(self, factor, also=None):
+        super().__init__()
+        self.factor = torch.tensor(float(factor))
+        self.also = also
+
+    def forward(self, x):
+        y = super().forward(x)
+        return torch.where(torch.ones_like(y).sum(0, keepdim=True) > 2, y * self.factor, y)
+
+
+def louder(*values):
+    torch.manual_seed(3)
+    return Louder(*values).eval()
+
+
+def test_another_tensor_that_is_neither_parameter_nor_buffer_is_refused(tuned, tmp_path):
+    path = ait.save(tuned(louder(2), tmp_path), tmp_path / "net.ait")
+    with pytest.raises(CheckpointMismatchError, match="constants of the module are not those"):
+        ait.load(louder(3), path)
+    ait.load(louder(2), path)
+
+
+def test_where_code_cannot_be_compared_values_are_checked_in_full(tuned, tmp_path):
+    path = ait.save(tuned(louder(2, torch.Generator()), tmp_path), tmp_path / "net.ait")
+    with pytest.raises(CheckpointMismatchError, match="does not compute what the module computes"):
+        ait.load(louder(3, torch.Generator()), path)
+    ait.load(louder(2, torch.Generator()), path)
+
+
+def test_a_module_that_can_no_longer_be_read_is_refused_with_the_reason(tuned, tmp_path):
+    path = ait.save(tuned(louder(2), tmp_path), tmp_path / "net.ait")
+    with pytest.raises(CheckpointMismatchError, match=r"also is a torch.*Generator"):
+        ait.load(louder(2, torch.Generator()), path)

@@ -112,6 +112,43 @@ def test_modules_at_any_depth_of_a_pipeline_are_found_again(tuned, fresh, tmp_pa
         ait.handle(again.unused)
 
 
+class Holder(torch.nn.Module):
+    """A module with another one that is not its child."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = [held]
+
+
+def nested(inner):
+    for _ in range(6):
+        inner = {"a": [inner]}
+    return inner
+
+
+def nested_out(value):
+    while isinstance(value, (dict, list)):
+        value = value["a"] if isinstance(value, dict) else value[0]
+    return value
+
+
+NESTS = {
+    "deep": (nested, nested_out),
+    "keys that are numbers": (lambda inner: {0: inner, "a": 1}, lambda value: value[0]),
+    "held by a module": (Holder, lambda value: value.held[0]),
+    "held by a module in a list": (lambda inner: [Holder(inner)], lambda value: value[0].held[0]),
+}
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_a_tuned_module_is_found_wherever_it_is_held(name, tuned, fresh, tmp_path, assert_attached):
+    nest, out = NESTS[name]
+    path = ait.save(nest(tuned(fresh(), tmp_path)), tmp_path / "net.ait")
+    again = nest(fresh())
+    ait.load(again, path)
+    assert_attached(out(again), fresh())
+
+
 def test_a_pipeline_without_the_module_is_refused_and_nothing_is_attached(tuned, fresh, tmp_path):
     pipeline = Pipeline(fresh)
     tuned(pipeline.unet["blocks"][1], tmp_path / "a")

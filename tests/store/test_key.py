@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import wrapt
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -141,6 +143,8 @@ PAIRS = {
     "tensor": (torch.zeros(2), torch.ones(2)),
     "shape of a tensor": (torch.zeros(2, 3), torch.zeros(3, 2)),
     "range": (range(3), range(4)),
+    "dtype with fields": (np.dtype([("a", "f4"), ("b", "i4")]), np.dtype([("b", "f4"), ("a", "i4")])),
+    "array with fields": (np.zeros(1, [("a", "f4"), ("b", "i4")]), np.zeros(1, [("b", "f4"), ("a", "i4")])),
     "namespace": (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
 }
 
@@ -283,6 +287,8 @@ OPAQUE = {
     "random generator": torch.Generator,
     "TorchScript module": lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)),
     "tensor on meta": lambda: torch.empty(3, device="meta"),
+    "proxy with arguments": lambda: wrapt.PartialCallableObjectProxy(max, 1),
+    "proxy that may answer for itself": lambda: type("Proxy", (wrapt.ObjectProxy,), {})(1),
     "sparse tensor": lambda: torch.eye(3).to_sparse(),
 }
 
@@ -422,3 +428,123 @@ def test_digesting_changes_nothing(module, unchanged_torch_state):
         module_digests(net)
     assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
     assert isinstance(module, Mlp)
+
+
+def module_of(source, **names):
+    """A module of a user's program, made from its source."""
+    scope = {"__name__": "program", "nn": nn, "torch": torch, **names}
+    exec(source, scope)
+    return scope["M"]()
+
+
+def scaled(factor):
+    @wrapt.decorator
+    def scale(wrapped, instance, args, kwargs):
+        return wrapped(*args, **kwargs) * factor
+
+    return scale
+
+
+class Scales:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x, **kwargs):
+        return x * self.factor
+
+
+FORWARD = "class M(nn.Module):\n    {0}\n    def forward(self, x):\n        {1}"
+HIDDEN = {
+    "decorator of wrapt": lambda k: module_of(FORWARD.format("@deco", "return x"), deco=scaled(k)),
+    "metaclass": lambda k: module_of(
+        "class Meta(type):\n    scale = property(lambda kind: FACTOR)\n"
+        "class M(nn.Module, metaclass=Meta):\n    def forward(self, x):\n        return x * type(self).scale",
+        FACTOR=k,
+    ),
+    **{
+        f"code made as {name}": lambda k, name=name: module_of(
+            FORWARD.format("", "return x * FACTOR"), __name__=name, FACTOR=k
+        )
+        for name in ("numpy", "torch.made_here", "aitune.made_here")
+    },
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_constant_that_is_used_in_a_roundabout_way_counts(name):
+    make = HIDDEN[name]
+    assert module_digests(make(2.0)) != module_digests(make(3.0))
+    assert module_digests(make(2.0)) == module_digests(make(2.0))
+
+
+IMPORTS = ("import helper_of_b8 as h; return h.scaled(x)", "from helper_of_b8 import scaled as s; return s(x)")
+
+
+@pytest.mark.parametrize("body", IMPORTS)
+def test_a_module_that_a_forward_imports_counts(body, monkeypatch):
+    module = module_of(FORWARD.format("", body))
+    monkeypatch.setitem(sys.modules, "helper_of_b8", helper)
+    before = module_digests(module)
+    assert module_digests(module) == before
+    monkeypatch.setattr(helper, "factor", 4.0)
+    assert module_digests(module) != before
+
+
+def test_a_module_that_a_forward_will_import_gives_no_key_and_one_that_is_not_there_does(tmp_path, monkeypatch):
+    module = module_of(FORWARD.format("", "import helper_yet_to_come; return helper_yet_to_come.scaled(x)"))
+    module_digests(module)
+    (tmp_path / "helper_yet_to_come.py").write_text("def scaled(x): return x")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(NoKeyError, match="helper_yet_to_come"):
+        module_digests(module)
+
+
+def test_a_file_of_the_users_that_is_named_like_one_of_the_standard_library_counts(tmp_path, monkeypatch):
+    shadow = types.ModuleType("pipes" if "pipes" in sys.stdlib_module_names else "sched")
+    shadow.__file__ = str(tmp_path / f"{shadow.__name__}.py")
+    monkeypatch.setitem(sys.modules, shadow.__name__, shadow)
+    vars(shadow).update(nn=nn, FACTOR=2.0)
+    exec(FORWARD.format("", "return x * FACTOR"), vars(shadow))
+    before = module_digests(shadow.M())
+    shadow.FACTOR = 3.0
+    assert module_digests(shadow.M()) != before
+
+
+EXCHANGED = {
+    "one function of torch for another": (nn.functional, "gelu", nn.functional.silu),
+    "one written in C": (nn.functional, "gelu", torch.tanh),
+    "a partial": (nn.functional, "gelu", functools.partial(nn.functional.gelu, approximate="tanh")),
+    "a decorated function": (nn.functional, "gelu", torch.no_grad()(made("x * 2"))),
+    "a cached function": (nn.functional, "gelu", functools.lru_cache(made("x * 2"))),
+    "an object": (nn.functional, "gelu", Scales(2)),
+    "another object": (nn.functional, "gelu", Scales(3)),
+    "an object for a method": (nn.GELU, "forward", Scales(2)),
+    "another object for a method": (nn.GELU, "forward", Scales(3)),
+    "a method of tensors": (torch.Tensor, "relu", made("x * 2")),
+    "a function of torch.special": (torch.special, "erf", made("x * 2")),
+}
+
+
+def test_whatever_somebody_puts_into_torch_counts(module, monkeypatch):
+    digests = [module_digests(module)]
+    for place, name, value in EXCHANGED.values():
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            digests.append(module_digests(module))
+            assert module_digests(module) == digests[-1]
+    assert len({*digests}) == len(digests)
+    assert module_digests(module) == digests[0]
+
+
+def test_hooks_on_all_modules_count(module):
+    before = module_digests(module)
+    for register in (
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+    ):
+        handle = register(halved)
+        try:
+            assert module_digests(module) != before
+        finally:
+            handle.remove()
+    assert module_digests(module) == before

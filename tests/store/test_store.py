@@ -337,6 +337,16 @@ def test_a_torn_or_strange_line_costs_that_line_alone(store, key, tail):
     assert again.find("b" * 64) is not None
 
 
+def test_a_torn_line_does_not_take_the_next_one_with_it(store, key):
+    store.journal(key).begin(8)
+    file = next(store.root.glob("v1/tunes/*.journal"))
+    file.write_bytes(file.read_bytes().strip()[:20])
+    again = store.journal(key)
+    again.begin(8)
+    again.add(Finding(key.text, Trial(backend="b", verdict=Verdict.slower)))
+    assert store.journal(key).find(key.text) is not None
+
+
 def test_a_finished_tune_leaves_its_choice_and_no_journal(store, key):
     journal = store.journal(key)
     journal.begin(4)

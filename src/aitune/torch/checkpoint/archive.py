@@ -22,7 +22,12 @@ from aitune.torch.checkpoint.manifest import Manifest
 from aitune.torch.checkpoint.storage import LocalTorchStorage
 from aitune.torch.store.files import sync
 
-__all__ = ["MANIFEST", "check_sums", "extract", "read_manifest", "write_archive"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment, unused-ignore]
+
+__all__ = ["MANIFEST", "check_sums", "extract", "read_manifest", "remove_archive", "write_archive"]
 
 MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20
@@ -54,8 +59,31 @@ def write_archive(file: Path, manifest: str, folder: Path, storage: LocalTorchSt
         OSError: If it cannot be written.
     """
     target = Path(os.path.realpath(file))
-    old = _old_digest(target, storage)
     target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(target.parent):
+        _replace(target, manifest, folder, storage)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Be the only one who saves into a folder: of two at once, the file of one would stay with the digest of the other.
+
+    Where there are no locks on folders (Windows, some network file systems) it goes on without.
+    """
+    descriptor = None
+    with contextlib.suppress(OSError):
+        if fcntl is not None:
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _replace(target: Path, manifest: str, folder: Path, storage: LocalTorchStorage) -> None:
+    old = _old_digest(target, storage)
     temporary = target.with_name(f".{target.name[:60]}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
@@ -128,17 +156,58 @@ def _digest(path: Path, storage: LocalTorchStorage) -> str:
 
 
 def _write_sums(path: Path, lines: list[tuple[str, str]]) -> None:
+    """Write digests beside those of other files in the list, as ``net.v1`` and ``net.v2`` have one list."""
     if path.exists() and not _are_sums(path):
         raise CheckpointError(str(path), "is no list of digests, and is not replaced; give the checkpoint another path")
     temporary = path.with_name(f".{path.name[:60]}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("x", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-            stream.write("".join(f"{digest}  {name}\n" for digest, name in lines))
+            stream.write("".join(f"{digest}  {name}\n" for digest, name in (*_other_sums(path, lines), *lines)))
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _other_sums(path: Path, lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the lines of a list that are about other files, which are still there."""
+    names = {name for _, name in lines}
+    with contextlib.suppress(FileNotFoundError):
+        return [
+            (digest, name)
+            for digest, name in _sums(path)
+            if name not in names and path.with_name(name).is_file() and Path(name).name == name
+        ]
+    return []
+
+
+def _sums(path: Path) -> list[tuple[str, str]]:
+    """Read a list of digests: each with the name of its file.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as stream:
+        lines = stream.read(_LARGEST_SUMS).decode("utf-8", "surrogateescape").split("\n")
+    parts = [line.rstrip("\r").split(maxsplit=1) for line in lines]
+    return [(part[0], part[1].lstrip("*")) for part in parts if len(part) == 2]
+
+
+def remove_archive(file: Path, storage: LocalTorchStorage) -> None:
+    """Remove a checkpoint and its digest; those of other files in the list stay.
+
+    Raises:
+        OSError: If it cannot be removed.
+    """
+    with _alone(file.parent):
+        file.unlink()
+        sums = storage.sums(file)
+        others = _other_sums(sums, [("", file.name)])
+        if others:
+            _write_sums(sums, others)
+        else:
+            sums.unlink(missing_ok=True)
 
 
 def _are_sums(path: Path) -> bool:
@@ -160,12 +229,9 @@ def check_sums(file: Path, storage: LocalTorchStorage) -> None:
     """
     sums = storage.sums(file)
     try:
-        with sums.open("rb") as stream:
-            lines = stream.read(_LARGEST_SUMS).decode("utf-8", "surrogateescape").splitlines()
+        known = [digest for digest, name in _sums(sums) if name == file.name]
     except FileNotFoundError:
         return
-    parts = [line.split(maxsplit=1) for line in lines]
-    known = [part[0] for part in parts if len(part) == 2 and part[1].lstrip("*") == file.name]
     if known and _digest(file, storage) not in known:
         raise CheckpointDamagedError(
             str(file), f"has another digest than {sums.name} says; copy both again, or save the checkpoint anew"

@@ -39,6 +39,7 @@ class Conditions:
         file: The checkpoint, for messages.
         module_differs: How the module is not the one that was saved, one sentence each.
         environment_differs: How the surroundings are not those of then.
+        code_compared: Whether other code or constants would have shown as a difference of the module.
         allow_native: Whether native code, and options that are passed on to libraries, are trusted.
         retune: Whether engines that do not fit are built again.
     """
@@ -46,6 +47,7 @@ class Conditions:
     file: str
     module_differs: tuple[str, ...]
     environment_differs: tuple[str, ...]
+    code_compared: bool
     allow_native: bool
     retune: bool
 
@@ -132,7 +134,7 @@ class EngineMaker:
                 self.conditions.file, (f"{saved.chosen} cannot be loaded: {error}",), AGAIN
             ) from error
         weakref.finalize(engine, _let_go, unpacked)  # a temporary folder lasts as long as its engines
-        return self._checked(saved, engine, job, thorough=bool(self.conditions.environment_differs))
+        return self._checked(saved, engine, job, thorough=not self.conditions.code_compared)
 
     def _built(
         self,
@@ -184,7 +186,10 @@ class EngineMaker:
             if thorough:
                 raise CheckpointMismatchError(
                     self.conditions.file,
-                    (*self.conditions.environment_differs, "no inputs could be made up to check the engine with"),
+                    (
+                        *self.conditions.environment_differs,
+                        "code cannot be compared, and no inputs could be made up to check the engine with",
+                    ),
                     "tune the module on your own data instead",
                 )
             _log.info("%s %s is not checked: no inputs could be made up that it takes", self.name, job.graph.name)

@@ -46,6 +46,7 @@ class Identity:
         way: How values were digested.
         tensors: Parameters and buffers by name.
         facts: The surroundings.
+        unread: Why there is no digest of code, structure and constants; not kept.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Identity:
     way: Way
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, str]
+    unread: str = ""
 
     @classmethod
     def of(cls, module: torch.nn.Module, device: torch.device, way: Way | None = None) -> Identity:
@@ -63,34 +65,45 @@ class Identity:
             device: Where it is.
             way: How values are digested; None takes that of the device.
         """
-        try:
-            structure = structure_digest(module)
-        except NoKeyError:
-            structure = None
         way = way or ("hashed" if device.type == "cpu" else "mixed")
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
         }
+        structure, unread = None, ""
+        try:
+            structure = structure_digest(module, named.values(), way)
+        except NoKeyError as error:
+            unread = error.reason
         digests = tensor_digests(list(named.values()), way)
         tensors = {
             name: Tensor(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), digest)
             for (name, tensor), digest in zip(named.items(), digests, strict=True)
         }
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
-        return cls(kind, structure, way, tensors, surroundings(device))
+        return cls(kind, structure, way, tensors, surroundings(device), unread)
 
     def differences(self, other: Identity) -> tuple[str, ...]:
         """Return how another module differs, one sentence each; code counts only in the same environment."""
         if self.kind != other.kind:
             return (f"it was saved for a {self.kind}, this is a {other.kind}",)
         found = self._tensor_differences(other)
-        same = (
+        if not found and self._same_versions(other) and self.structure != other.structure:
+            found.append(
+                "code, structure or constants of the module are not those it was saved with"
+                + (f": here they cannot be read in full, {other.unread}" if other.unread else "")
+            )
+        return tuple(found)
+
+    def tells_code(self, other: Identity) -> bool:
+        """Whether a difference in code or constants between the two would show without running them."""
+        return self._same_versions(other) and None not in (self.structure, other.structure)
+
+    def _same_versions(self, other: Identity) -> bool:
+        """Whether equal code has equal digests."""
+        return (
             not environment_differences(self.facts, other.facts) and self.facts.get("python") == other.facts["python"]
         )
-        if not found and same and self.structure != other.structure:
-            found.append("code, structure or constants of the module are not those it was saved with")
-        return tuple(found)
 
     def _tensor_differences(self, other: Identity) -> list[str]:
         missing = [name for name in self.tensors if name not in other.tensors]

@@ -13,7 +13,7 @@ import torch
 
 from aitune.exceptions import AITuneUserInputError, CheckpointDamagedError, CheckpointMismatchError, DocumentError
 from aitune.torch.backend.guarded import close_engine, described
-from aitune.torch.checkpoint.archive import check_sums, read_manifest
+from aitune.torch.checkpoint.archive import check_sums, read_manifest, remove_archive
 from aitune.torch.checkpoint.classes import classes_of
 from aitune.torch.checkpoint.engines import Conditions, EngineMaker
 from aitune.torch.checkpoint.identity import Identity, environment_differences
@@ -36,6 +36,8 @@ from aitune.torch.tuning.quiet import external_logging_disabled
 from aitune.torch.worker import BuildFolders
 
 __all__ = ["load"]
+
+_TIMES = 5  # that a checkpoint is read, where others replace it meanwhile
 
 DeviceMap = str | torch.device | Mapping[str, str | torch.device]
 
@@ -83,15 +85,30 @@ def load(  # noqa: PLR0913 - each is documented
     storage = storage or LocalTorchStorage()
     file = storage.file(path)
     with tuning_alone(), external_logging_disabled(disable_external_logging):
-        manifest = read_manifest(file)
-        check_sums(file, storage)
-        loader = _Loader(file, manifest, device_map, allow_native=allow_native, retune=retune)
-        made = loader.make_all(module)
+        for left in reversed(range(_TIMES)):
+            before = _mark(file)
+            try:
+                manifest = read_manifest(file)
+                check_sums(file, storage)
+                loader = _Loader(file, manifest, device_map, allow_native=allow_native, retune=retune)
+                made = loader.make_all(module)
+                break
+            except CheckpointDamagedError:
+                if not left or _mark(file) == before:
+                    raise
         root = _install(module, made)
     if loader.rebuilt and storage.remove_checkpoint_after_tune:
-        file.unlink()
-        storage.sums(file).unlink(missing_ok=True)
+        remove_archive(file, storage)
     return root
+
+
+def _mark(file: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced: half of the old one and half of the new one look like damage."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return ()
+    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -184,6 +201,7 @@ class _Loader:
             file=str(self._file),
             module_differs=differs,
             environment_differs=environment_differences(saved.identity.facts, here.facts),
+            code_compared=saved.identity.tells_code(here),
             allow_native=self._allow_native,
             retune=self._retune,
         )

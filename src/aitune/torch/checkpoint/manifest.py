@@ -185,7 +185,7 @@ def _read_step(record: Fields, step: object) -> tuple[str, Any]:
         kind, key = step
         if kind == "index" and type(key) is int and key >= 0:
             return kind, key
-        if kind != "index" and type(key) is str:
+        if kind != "index" and (type(key) is str or (kind == "key" and type(key) is int)):
             return kind, key
     raise record.error("place", "is no path to a module")
 

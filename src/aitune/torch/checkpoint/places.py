@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,18 +15,42 @@ from aitune.torch.module.module import unwrapped
 __all__ = ["Place", "module_at", "place_text", "places"]
 
 Place = tuple[tuple[str, Any], ...]
-"""Steps: ``("module", "encoder.layer.0")``, ``("attribute", "unet")``, ``("index", 3)``, ``("key", "text")``."""
+"""Steps: ``("module", "encoder.layer.0")``, ``("attribute", "unet")``, ``("index", 3)``, ``("key", "text")``,
+``("key", 7)``."""
 
-_DEPTH = 4
+_MOST = 100_000
+_ENDS = (
+    str, bytes, bytearray, int, float, complex, type(None), torch.Tensor, torch.dtype, torch.device,
+    type, types.ModuleType, types.FunctionType, logging.Logger,
+)  # fmt: skip
 
 
 def places(value: Any) -> Iterator[tuple[Place, torch.nn.Module]]:
-    """Yield every module that an object is or holds, each once, with the first path that leads to it.
+    """Yield every module that an object is or holds at any depth, each once, with the shortest path that leads to it.
 
-    Looks into modules, attributes, sequences and mappings with text keys, a few levels deep. Calls nothing.
+    Looks into modules, attributes, sequences, and mappings with keys that are text or whole numbers, at the first
+    100 000 objects. Calls nothing.
     """
     seen: set[int] = set()
-    yield from _places(value, (), seen, _DEPTH)
+    kept: list[Any] = []  # what goes would leave its address to another
+    queue: deque[tuple[Place, Any]] = deque([((), value)])
+    while queue and len(kept) < _MOST:
+        place, found = queue.popleft()
+        found = unwrapped(found)
+        if id(found) in seen:
+            continue
+        parts = [(place, found)]
+        if isinstance(found, torch.nn.Module):
+            parts = [((*place, *((("module", name),) if name else ())), one) for name, one in found.named_modules()]
+        for where, part in parts:
+            one = unwrapped(part)  # what was meant
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            kept.append(one)
+            if isinstance(one, torch.nn.Module):
+                yield where, one
+            queue.extend(((*where, step), item) for step, item in _items(one) if not _is_end(item))
 
 
 def module_at(value: Any, place: Place) -> torch.nn.Module | None:
@@ -42,29 +69,19 @@ def place_text(place: Place) -> str:
     return text.lstrip(".") or "the module itself"
 
 
-def _places(value: Any, place: Place, seen: set[int], depth: int) -> Iterator[tuple[Place, torch.nn.Module]]:
-    value = unwrapped(value)
-    if depth < 0 or id(value) in seen or isinstance(value, type):
-        return
-    if isinstance(value, torch.nn.Module):
-        for name, child in value.named_modules():
-            child = unwrapped(child)  # noqa: PLW2901 - what was meant
-            if id(child) not in seen:
-                seen.add(id(child))
-                yield (*place, *((("module", name),) if name else ())), child
-        return
-    seen.add(id(value))
-    for step, item in _items(value):
-        yield from _places(item, (*place, step), seen, depth - 1)
+def _is_end(value: Any) -> bool:
+    """Whether nothing that is to be saved is behind a value."""
+    return isinstance(value, _ENDS) or type(value).__module__.startswith("aitune.torch.module.handle")
 
 
 def _items(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
     if isinstance(value, Mapping):
-        yield from ((("key", key), item) for key, item in value.items() if type(key) is str)
+        yield from ((("key", key), item) for key, item in value.items() if type(key) in (str, int))
     elif isinstance(value, (list, tuple)):
         yield from ((("index", index), item) for index, item in enumerate(value))
-    elif not isinstance(value, torch.Tensor):
-        yield from ((("attribute", name), item) for name, item in getattr(value, "__dict__", {}).items())
+    else:
+        attributes = getattr(value, "__dict__", {})
+        yield from ((("attribute", name), item) for name, item in attributes.items() if name != "_modules")
 
 
 def _step(value: Any, kind: str, key: Any) -> Any:

@@ -51,7 +51,7 @@ _ATOMS: dict[type, Callable[[Any], bytes]] = {
     torch.memory_format: lambda value: str(value).encode(),
     torch.Size: lambda value: repr(tuple(value)).encode(),
     range: lambda value: repr(value).encode(),
-    np.dtype: lambda value: value.str.encode(),
+    np.dtype: lambda value: _dtype(value).encode(),
 }
 # What a subclass is underneath, past methods that it may have overridden.
 _EXACT: dict[type, Callable[[Any], Any]] = {
@@ -69,7 +69,10 @@ _BY_REDUCTION = (
     operator.methodcaller,
 )
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_PROXIES = (weakref.ProxyType, weakref.CallableProxyType, wrapt.ObjectProxy)
+_MERE = (wrapt.ObjectProxy, wrapt.CallableObjectProxy)  # that pass everything on
+_CALLS = (wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper)
+_WRAPPERS = (*_MERE, *_CALLS, wrapt.PartialCallableObjectProxy, *wrapt.CallableObjectProxy.__mro__[1:-1])
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType, *_WRAPPERS)
 
 
 class UndigestibleError(ValueError):
@@ -243,16 +246,23 @@ class Canonical:
     def _write_numpy(self, value: Any) -> bool:
         if value.dtype.hasobject or (isinstance(value, np.ndarray) and type(value) is not np.ndarray):
             return False
-        self.mark("numpy", f"{type(value).__name__} {value.dtype.str}{value.shape}".encode())
+        self.mark("numpy", f"{type(value).__name__} {_dtype(value.dtype)}{value.shape}".encode())
         self.mark("values", np.ascontiguousarray(value).tobytes())
         return True
 
     def _write_behind(self, value: Any, path: str) -> None:
-        """Write what a proxy stands for."""
+        """Write what a proxy stands for, and what a wrapper does to calls of it."""
+        kind = type(value)
         try:
-            target = value.__wrapped__ if isinstance(value, wrapt.ObjectProxy) else value.__repr__.__self__
+            target = value.__wrapped__ if issubclass(kind, _WRAPPERS) else value.__repr__.__self__
         except ReferenceError:
             target = None
+        if kind in _CALLS:
+            self.mark("wrapper")
+            for name in ("_self_wrapper", "_self_instance", "_self_enabled"):
+                self.write(getattr(value, name), f"{path}.{name}")
+        elif issubclass(kind, _WRAPPERS) and kind not in _MERE and not kind.__module__.startswith("aitune."):
+            raise UndigestibleError(path, f"a proxy of class {_name(kind)}, which may answer for itself")
         self.mark("proxy")
         self.write(target, path)
 
@@ -292,6 +302,11 @@ class Canonical:
         else:
             return False
         return True
+
+
+def _dtype(dtype: np.dtype[Any]) -> str:
+    """Return a dtype in full: of one with fields, ``str`` tells the size alone."""
+    return dtype.str if dtype.names is None and dtype.subdtype is None else f"{dtype.str}{dtype!r}"
 
 
 def _name(kind: type) -> str:

@@ -8,23 +8,25 @@ are not: their versions are in the key. Their classes are still looked at for me
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
+import importlib.machinery
 import importlib.metadata
 import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aitune.torch.store.canonical import Canonical, UndigestibleError
 
-__all__ = ["is_library", "replaced_functions", "visit_code", "write_foreign"]
+__all__ = ["LIBRARIES", "is_library", "visit_code", "write_foreign"]
 
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "torchgen", "numpy", "aitune", "functorch"}) - {"__main__"}
+LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "torchgen", "numpy", "aitune", "functorch"}) - {"__main__"}
 _NOT_STATE = frozenset(
     {
         "__slotnames__",  # what copyreg puts there when an instance is pickled for the first time
@@ -63,20 +65,32 @@ def is_library(module: str | None) -> bool:
     if not module:
         return False
     top = module.partition(".")[0]
-    return top in _LIBRARIES or (top != "__main__" and _installed(top))
+    if top in LIBRARIES and top not in sys.stdlib_module_names:
+        return True
+    return top != "__main__" and _installed(top)
 
 
 @functools.cache
 def _installed(top: str) -> bool:
-    module = sys.modules.get(top)
-    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    standard = top in sys.stdlib_module_names
+    file = _file_of(top)
     if not file:
-        return module is not None and top in sys.builtin_module_names
-    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+        return standard
+    # A file of the user's may have a name of the standard library.
+    names = ("stdlib", "platstdlib") if standard else ("purelib", "platlib")
     parts = Path(file).parts
-    return any(Path(file).is_relative_to(place) for place in places) or bool(
+    return any(Path(file).is_relative_to(sysconfig.get_path(name)) for name in names) or bool(
         {"site-packages", "dist-packages"} & {*parts}
     )
+
+
+def _file_of(top: str) -> str | None:
+    """Return the file, or folder, of a top-level module, also of one that is yet to be imported."""
+    module = sys.modules.get(top)
+    if module is not None:
+        return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    return None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
 
 
 @functools.cache
@@ -85,7 +99,7 @@ def _version(top: str) -> str:
 
     A version alone may stay while a package is installed again from another state of its source.
     """
-    if top in _LIBRARIES:
+    if top in LIBRARIES:
         return ""  # among the facts about the surroundings
     try:
         names = [importlib.metadata.distribution(top).name]
@@ -114,7 +128,7 @@ def _write_origin(out: Canonical, module: str | None, name: str) -> bool:
     if module is None or not is_library(module):
         return False
     top = module.partition(".")[0]
-    if top not in _LIBRARIES and out.first(module):
+    if top not in LIBRARIES and out.first(module):
         out.mark("package", _version(top).encode())
         out.mark("file", _file_digest(module).encode())
     return True
@@ -130,6 +144,11 @@ def _write_generator(out: Canonical, generator: types.GeneratorType[Any, Any, An
     out.attributes(generator.gi_frame.f_locals.items(), path)
 
 
+def _is_of(module: str | None, function: types.FunctionType) -> bool:
+    """Whether a function looks its globals up in the module that they name: code made at run time may not."""
+    return module in sys.modules and function.__globals__ is vars(sys.modules[module])
+
+
 def _is_filled(cell: types.CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
@@ -140,7 +159,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 def _write_function(out: Canonical, function: types.FunctionType, path: str) -> None:
     module = function.__globals__.get("__name__")  # not __module__, which a decorator copies from what it decorates
-    library = _write_origin(out, module, function.__qualname__)
+    library = _write_origin(out, module, function.__qualname__) and _is_of(module, function)
     _write_code(out, function.__code__, path)
     out.write(function.__defaults__, f"{path}.__defaults__")
     out.write(function.__kwdefaults__ and dict(function.__kwdefaults__), f"{path}.__kwdefaults__")
@@ -156,6 +175,8 @@ def _write_function(out: Canonical, function: types.FunctionType, path: str) -> 
     for name in use.names:
         if name in function.__globals__:
             _write_global(out, name, function.__globals__[name], use, path)
+    for name in sorted(_imported_names(function.__code__)):
+        _write_import(out, name, str(function.__globals__.get("__package__") or ""), use, path)
 
 
 @dataclass(frozen=True)
@@ -185,6 +206,32 @@ def _write_global(out: Canonical, name: str, value: Any, use: _Use, path: str) -
     for attribute in use.names:  # more than needed: the code does not tell which of them belong to this module
         if attribute in vars(value):
             _write_global(out, attribute, vars(value)[attribute], within, f"{path}:{name}")
+
+
+def _write_import(out: Canonical, name: str, package: str, use: _Use, path: str) -> None:
+    """Write what is used of a module that a function imports as it runs; a relative name is tried at every level."""
+    parents = [package.rsplit(".", level)[0] for level in range(package.count(".") + 1)] if package else []
+    names = [*([name] if name else []), *(f"{parent}.{name}".rstrip(".") for parent in parents)]
+    for found in names:
+        if is_library(found):
+            continue
+        if found in sys.modules:
+            _write_global(out, found, sys.modules[found], use, path)
+        elif found == name and not any(other in sys.modules for other in names) and _is_findable(name):
+            raise UndigestibleError(path, f"a function that imports {name} as it runs, which was not imported yet")
+
+
+def _is_findable(name: str) -> bool:
+    top = name.partition(".")[0]
+    return top in sys.modules or importlib.machinery.PathFinder.find_spec(top) is not None
+
+
+def _imported_names(code: types.CodeType) -> set[str]:
+    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _imported_names(constant)
+    return names
 
 
 def _global_names(code: types.CodeType) -> list[str]:
@@ -217,8 +264,8 @@ def _write_class(out: Canonical, kind: type, path: str) -> None:
         if not library:
             raise UndigestibleError(path, f"a class of an extension module, {kind.__module__}.{kind.__qualname__}")
         return
-    for ancestor in kind.__mro__[1:]:
-        if ancestor is not object:
+    for ancestor in (*kind.__mro__[1:], type(kind)):
+        if ancestor not in (object, type):
             out.write(ancestor, path)
     for name, item in sorted(vars(kind).items()):
         if name in _NOT_STATE or name.startswith(_MARKS) or (kind.__module__.startswith("torch.") and name in _MAKERS):
@@ -239,10 +286,19 @@ def _is_interception(name: str, item: Any) -> bool:
 def _write_replaceable(out: Canonical, name: str, item: Any, path: str) -> None:
     """Write an item of a library's class so that a replacement shows: code and plain values; others by their type."""
     out.mark("name", name.encode())
-    if isinstance(item, (*_ACCESSORS, types.FunctionType)) or _is_plain(item):
+    if isinstance(item, (*_ACCESSORS, types.FunctionType)) or _is_plain(item) or _is_put_there(item):
         out.write(item, path)
     else:
         out.mark("type", f"{type(item).__module__}.{type(item).__qualname__}".encode())
+
+
+def _is_put_there(item: Any) -> bool:
+    """Whether something that is called in place of a method is no library's own: an object of the user's, a wrapper."""
+    return (
+        not isinstance(item, type)
+        and callable(item)
+        and (type(item) is functools.partial or not is_library(type(item).__module__))
+    )
 
 
 def _is_plain(value: Any) -> bool:
@@ -300,24 +356,11 @@ _WRITERS: tuple[tuple[Any, Callable[[Canonical, Any, str], None]], ...] = (
 )
 
 
-def replaced_functions(module: types.ModuleType) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the functions in a library's module, and in registries there, that come from elsewhere."""
-    top = module.__name__.partition(".")[0]
-    for name, value in sorted(vars(module).items()):
-        found = [(name, value)]
-        if isinstance(value, Mapping) and (name.isupper() or type(value) is not dict):
-            found = sorted((f"{name}[{key!r}]", item) for key, item in value.items() if isinstance(key, str))
-        for label, function in found:
-            if isinstance(function, types.FunctionType):
-                home = str(function.__globals__.get("__name__", "")).partition(".")[0]
-                if home != top and home not in _LIBRARIES - {"aitune"}:
-                    yield label, function
-
-
-def write_foreign(out: Canonical, function: types.FunctionType, path: str) -> None:
-    """Write a function that was found in a library's module: one of another library by its code and version alone."""
-    module = function.__globals__.get("__name__")
-    if is_library(module):
+def write_foreign(out: Canonical, function: Any, path: str) -> None:
+    """Write a callable that was found in a library's module: one of another library by its code and version alone."""
+    plain = type(function) is types.FunctionType
+    module = function.__globals__.get("__name__") if plain else None
+    if is_library(module) and is_library(function.__module__):
         _write_origin(out, module, function.__qualname__)
         _write_code(out, function.__code__, path)
     else:

@@ -107,7 +107,8 @@ class Journal:
     def _append(self, record: dict[str, Any]) -> None:
         if self._file is None:
             return
-        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        # A line that a full disk or a power cut tore must not take this one with it.
+        line = f"\n{json.dumps(record, allow_nan=False)}\n".encode()
         try:
             descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:

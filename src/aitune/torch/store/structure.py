@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
 from aitune.torch.store.canonical import Canonical, UndigestibleError
-from aitune.torch.store.code import is_library, replaced_functions, visit_code, write_foreign
+from aitune.torch.store.code import visit_code
 
-__all__ = ["VISITS", "write_module", "write_replacements"]
+__all__ = ["VISITS", "write_module"]
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-# Files of libraries in which functions are looked up by a word of a module's config.
-_REGISTRIES_OF_FUNCTIONS = frozenset(
-    f"transformers.{name}" for name in ("modeling_utils", "masking_utils", "modeling_rope_utils", "activations")
-)
 # Nothing that a forward computes follows from these.
 _LEFT_OUT = frozenset(
     {
@@ -64,25 +59,6 @@ def write_module(out: Canonical, module: torch.nn.Module) -> None:
         UndigestibleError: If some of it cannot be read.
     """
     out.write(module, "")
-
-
-def write_replacements(out: Canonical, module: torch.nn.Module) -> None:
-    """Write the functions that somebody put into torch, or into the files that library modules come from.
-
-    Modules call them by the name of the place and do not tell who filled it: kernels that patch a model, an attention
-    function that was registered.
-    """
-    homes = {type(part).__module__ for part in module.modules()}
-    places = [torch, torch.nn.functional, torch.nn.init]
-    places += [sys.modules[name] for name in sorted(homes | _REGISTRIES_OF_FUNCTIONS) if _is_watched(name)]
-    for place in places:
-        for name, function in replaced_functions(place):
-            out.mark("replaced", f"{place.__name__}.{name}".encode())
-            write_foreign(out, function, f"{place.__name__}.{name}")
-
-
-def _is_watched(name: str) -> bool:
-    return name in sys.modules and is_library(name) and not name.startswith(("torch.", "aitune."))
 
 
 def _is_diffusers_config(kind: type) -> bool:

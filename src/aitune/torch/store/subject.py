@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from aitune.exceptions import text_of
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.store.canonical import Canonical, UndigestibleError
-from aitune.torch.store.digest import tensor_digests
-from aitune.torch.store.structure import VISITS, write_module, write_replacements
+from aitune.torch.store.digest import Way, tensor_digests
+from aitune.torch.store.replaced import write_replacements
+from aitune.torch.store.structure import VISITS, write_module
 from aitune.torch.store.surroundings import surroundings
 
 __all__ = [
@@ -95,13 +96,21 @@ def module_digests(module: torch.nn.Module) -> tuple[str, str]:
     return out.digest, _joined(tensor_digests(out.tensors))
 
 
-def structure_digest(module: torch.nn.Module) -> str:
-    """Return the digest of structure, code and constants alone; weights are not read.
+def structure_digest(module: torch.nn.Module, beside: Iterable[torch.Tensor] = (), way: Way | None = None) -> str:
+    """Return the digest of structure, code and constants, among them tensors that are neither parameter nor buffer.
+
+    Args:
+        module: The module.
+        beside: Its parameters and buffers, whose values are left out.
+        way: How values are digested; None takes that of the device.
 
     Raises:
         NoKeyError: If something of the module cannot be told apart reliably.
     """
-    return _written(module).digest
+    out = _written(module)
+    named = {id(tensor) for tensor in beside}
+    with _told():
+        return _joined([out.digest, *tensor_digests([one for one in out.tensors if id(one) not in named], way)])
 
 
 def _written(module: torch.nn.Module) -> Canonical:
