@@ -123,16 +123,22 @@ class WorkerProcess:
         """Process id of the guard."""
         return self._guard.pid
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, until: float | None = None) -> None:
         """Wait until it listens.
+
+        Args:
+            until: When it is ended if it does not; None for two minutes from now.
 
         Raises:
             LostError: If it ends before, or does not get ready.
         """
         if not self._ready:
+            latest = time.monotonic() + _START_SECONDS
             try:
-                message = self._receive(time.monotonic() + _START_SECONDS)
+                message = self._receive(latest if until is None else min(until, latest))
             except LostError as error:
+                if error.kind == "time" and until is not None and until < latest:
+                    raise
                 raise LostError("start", f"a worker process does not start: {error.reason}", error.signal) from error
             self._ready = isinstance(message, Ready)
 
@@ -148,7 +154,7 @@ class WorkerProcess:
             LostError: If the worker ends or is ended, and why.
         """
         until = None if seconds is None else time.monotonic() + seconds
-        self.wait_ready()
+        self.wait_ready(until)
         self.stage = "taking the request"
         try:
             self._channel.send(message)
