@@ -62,6 +62,54 @@ PROGRAM = textwrap.dedent(
 ).replace("\\\\", "\\")
 
 
+UNLIKE_OTHERS = textwrap.dedent(
+    """
+    import json, pathlib, sys
+    import torch
+    from aitune.testing import Case, FunctionBackend, FunctionBackendConfig
+    from aitune.torch.worker import Assignment, Attempt, BuildFolders, ProcessExecutor
+
+    shadows = pathlib.Path("shadows").absolute()
+    shadows.mkdir()
+    for name in ("json", "resource", "queue", "torch"):
+        (shadows / f"{name}.py").write_text("raise RuntimeError('this is not what the program imported')")
+    sys.path[:0] = [str(shadows), *(f"/nowhere/{'x' * 150}{number}" for number in range(1000))]
+
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + (1.0 if __debug__ else 0.0)
+
+    def inputs(batch, generator):
+        return (torch.randn(batch, 8, generator=generator),), {}
+
+    def like_the_program(job):
+        assert_(sys.flags.optimize == 2 and sys.flags.no_user_site, sys.flags)
+        return job.forward
+
+    def assert_(true, text):
+        if not true:  # assert statements are left out
+            raise AssertionError(text)
+
+    folders = BuildFolders(pathlib.Path("builds").absolute())
+    job = Case("net", lambda: Net(8, 4), inputs).job(folders.new("job")[0])
+    with ProcessExecutor(folders) as executor:
+        with executor.workplace(Assignment(job=job, workload=job.samples)) as place:
+            folder, log = folders.new("one")
+            backend = FunctionBackend(like_the_program, FunctionBackendConfig("like_the_program"))
+            print(place.attempt(Attempt(backend=backend, folder=folder, log=log)).error, flush=True)
+    """
+)
+
+
+def test_a_worker_is_an_interpreter_like_the_one_that_asks(tmp_path):
+    (tmp_path / "program.py").write_text(UNLIKE_OTHERS)
+    ran = subprocess.run(
+        [sys.executable, "-OO", "-s", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (ran.stdout, ran.stderr) == ("None\n", "")
+
+
 @pytest.fixture
 def program(tmp_path):
     """Start the program in one of the ways in which programs are started; its second candidate hangs."""

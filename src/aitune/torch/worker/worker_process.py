@@ -24,15 +24,31 @@ from aitune.torch.measure.control_group import left_in_control_group
 from aitune.torch.worker.channel import Channel, ClosedError
 from aitune.torch.worker.guard import START
 from aitune.torch.worker.messages import Answer, Go, Ready, Stage, Turn
+from aitune.torch.worker.module_files import nothing_hidden
 from aitune.torch.worker.process_tree import MARK, end_marked, signal_name
 
 __all__ = ["LostError", "WorkerProcess", "hindrance"]
 
-_CHILD = "import sys; sys.path[:] = {path!r}\nfrom aitune.torch.worker.child import main\nmain({channel})"
+_CHILD = """
+import sys
+channel, sys.path[:] = int(sys.argv[1]), sys.argv[2:]
+del sys.argv[1:]
+from aitune.torch.worker.child import main
+main(channel)
+"""
 _START_SECONDS = 120.0
 _END_SECONDS = 2.0
 _LAST_LINES = 3
 _LONGEST_WAIT = 86_400.0
+_FLAGS = {
+    "optimize": "O",
+    "isolated": "I",
+    "ignore_environment": "E",
+    "no_user_site": "s",
+    "no_site": "S",
+    "dont_write_bytecode": "B",
+}
+"""Options of the interpreter by the name of their flag that change what code does, or which modules there are."""
 _NOT_INHERITED = ("AUTOWRAPT_BOOTSTRAP", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT")
 
 
@@ -318,22 +334,21 @@ class WorkerProcess:
 
 def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subprocess.Popen[bytes]:
     here = Path(__file__).resolve().parent
-    path = [entry for entry in map(_absolute, sys.path) if entry is not None]
     settings = {
-        "path": path,
         "packages": {
             "aitune.torch": str(here.parent),
             "aitune.torch.measure": str(here.parent / "measure"),
             "aitune.torch.worker": str(here),
         },
-        "command": [*_interpreter(), "-c", _CHILD.format(path=path, channel=channel)],
+        "command": [*_interpreter(), "-c", _CHILD, str(channel)],
         "channel": channel,
         "orders": orders,
         "reports": reports,
         "margin": _margin(),
     }
     return subprocess.Popen(
-        [*_interpreter(), "-c", START, json.dumps(settings)],
+        # Each entry of the path is an argument of its own, as there is a limit to the length of one.
+        [*_interpreter(), "-c", START, json.dumps(settings), *_path()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=None if _is_open(2) else subprocess.DEVNULL,
@@ -361,6 +376,10 @@ def _above_streams(descriptor: int) -> Iterator[int]:
         os.close(copy)
 
 
+def _path() -> list[str]:
+    return nothing_hidden([entry for entry in map(_absolute, sys.path) if entry is not None])
+
+
 def _absolute(entry: str) -> str | None:
     try:
         return entry or str(Path.cwd())
@@ -369,8 +388,9 @@ def _absolute(entry: str) -> str | None:
 
 
 def _interpreter() -> list[str]:
+    given = [f"-{letter * getattr(sys.flags, name)}" for name, letter in _FLAGS.items() if getattr(sys.flags, name)]
     # Warnings of libraries are errors in some programs; in a worker they are output.
-    return [sys.executable, "-W", "ignore"]
+    return [sys.executable, *given, "-X", f"utf8={sys.flags.utf8_mode}", "-W", "ignore"]
 
 
 def _environment() -> dict[str, str]:
