@@ -64,7 +64,7 @@ PROGRAM = textwrap.dedent(
 
 UNLIKE_OTHERS = textwrap.dedent(
     """
-    import json, pathlib, sys
+    import json, os, pathlib, sys
     import torch
     from aitune.testing import Case, FunctionBackend, FunctionBackendConfig
     from aitune.torch.worker import Assignment, Attempt, BuildFolders, ProcessExecutor
@@ -92,6 +92,9 @@ UNLIKE_OTHERS = textwrap.dedent(
 
     folders = BuildFolders(pathlib.Path("builds").absolute())
     job = Case("net", lambda: Net(8, 4), inputs).job(folders.new("job")[0])
+    pathlib.Path("gone").mkdir()
+    os.chdir("gone")
+    os.rmdir(os.getcwd())
     with ProcessExecutor(folders) as executor:
         with executor.workplace(Assignment(job=job, workload=job.samples)) as place:
             folder, log = folders.new("one")
@@ -101,7 +104,7 @@ UNLIKE_OTHERS = textwrap.dedent(
 )
 
 
-def test_a_worker_is_an_interpreter_like_the_one_that_asks(tmp_path):
+def test_a_worker_is_an_interpreter_like_the_one_that_asks_even_where_its_folder_is_gone(tmp_path):
     (tmp_path / "program.py").write_text(UNLIKE_OTHERS)
     ran = subprocess.run(
         [sys.executable, "-OO", "-s", "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False

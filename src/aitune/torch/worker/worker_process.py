@@ -353,6 +353,7 @@ def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subproce
         stdout=subprocess.DEVNULL,
         stderr=None if _is_open(2) else subprocess.DEVNULL,
         pass_fds=(channel, orders, reports),
+        cwd=None if _absolute("") is not None else "/",  # one that was removed is none in which MKL can be loaded
         env={**_environment(), MARK: mark},
         start_new_session=True,
     )
