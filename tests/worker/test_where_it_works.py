@@ -161,3 +161,30 @@ def test_ctrl_c_ends_everything_and_passes(program, pids, way):
     pids.end_within(2.0, 2)
     assert printed == "None\n"
     assert errors.strip().endswith("KeyboardInterrupt")
+
+
+WITH_SIGPIPE = textwrap.dedent(
+    """
+    import os, signal
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as command lines do whose output goes to head
+    from aitune.torch.worker.messages import Release
+    from aitune.torch.worker.worker_process import LostError, WorkerProcess
+
+    for use in (lambda worker: worker.ask(Release(), 10.0), lambda worker: worker.begin(None, None)):
+        worker = WorkerProcess()
+        worker.wait_ready()
+        os.kill(worker.guard_pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.guard_pid, os.WEXITED | os.WNOWAIT)
+        try:
+            use(worker)
+        except LostError as error:
+            print(error.kind)
+        worker.end()
+    """
+)
+
+
+def test_a_lost_worker_does_not_end_a_program_that_broken_pipes_end():
+    ran = subprocess.run([sys.executable, "-c", WITH_SIGPIPE], capture_output=True, text=True, check=False)
+
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("crash\ncrash\n", "", 0)

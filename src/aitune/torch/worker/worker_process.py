@@ -21,7 +21,7 @@ import psutil
 
 from aitune.torch.config import console_output
 from aitune.torch.measure.control_group import left_in_control_group
-from aitune.torch.worker.channel import Channel, ClosedError
+from aitune.torch.worker.channel import NO_SIGNAL, Channel, ClosedError
 from aitune.torch.worker.guard import START
 from aitune.torch.worker.messages import Answer, Go, Ready, Stage, Turn
 from aitune.torch.worker.module_files import nothing_hidden
@@ -111,7 +111,7 @@ class WorkerProcess:
         _OPEN.add(self)
         # Also when this process ends, or nobody holds this object any more.
         self._finalizer = weakref.finalize(
-            self, _end, self._guard, self._channel, (self._orders, self._reported), self._mark, self._owner
+            self, _end, self._guard, self._channel, self._orders, self._reported, self._mark, self._owner
         )
 
     def _start(self) -> None:
@@ -119,9 +119,9 @@ class WorkerProcess:
             here, there = socket.socketpair()
             kept.callback(here.close)
             channel = passed.enter_context(_above_streams(there.detach()))
-            orders, self._orders = os.pipe()
-            kept.callback(_close_quietly, self._orders)
-            orders = passed.enter_context(_above_streams(orders))
+            self._orders, follows = socket.socketpair()  # no pipe: see NO_SIGNAL
+            kept.callback(self._orders.close)
+            orders = passed.enter_context(_above_streams(follows.detach()))
             self._reported, reports = os.pipe()
             kept.callback(_close_quietly, self._reported)
             reports = passed.enter_context(_above_streams(reports))
@@ -236,7 +236,7 @@ class WorkerProcess:
         """Have everything ended, from another thread than the one that waits for an answer, which will notice."""
         if not self._over:
             with contextlib.suppress(OSError):
-                os.write(self._orders, json.dumps({"do": "end"}).encode() + b"\n")
+                self._orders.sendall(json.dumps({"do": "end"}).encode() + b"\n", NO_SIGNAL)
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
@@ -249,11 +249,12 @@ class WorkerProcess:
         self._over = True
         self._finalizer.detach()
         self._channel.close()
-        _close_quietly(self._orders, self._reported)
+        self._orders.close()
+        _close_quietly(self._reported)
 
     def _order(self, **order: Any) -> dict[str, Any]:
         try:
-            os.write(self._orders, json.dumps(order).encode() + b"\n")
+            self._orders.sendall(json.dumps(order).encode() + b"\n", NO_SIGNAL)
         except OSError:
             raise self._lost(time.monotonic() + _END_SECONDS) from None
         until = time.monotonic() + 10 * _END_SECONDS
@@ -426,11 +427,14 @@ def _state_text(state: int) -> str:
     return f"was ended by {signal_name(-state)}" if state < 0 else f"exited with status {state}"
 
 
-def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[int, int], mark: str, owner: int) -> None:
+def _end(
+    guard: subprocess.Popen[bytes], channel: Channel, orders: socket.socket, reported: int, mark: str, owner: int
+) -> None:
     if os.getpid() != owner:
         return
     channel.close()
-    _close_quietly(*descriptors)  # the guard takes the end of its orders as one
+    orders.close()  # the guard takes the end of its orders as one
+    _close_quietly(reported)
     try:
         guard.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -440,10 +444,9 @@ def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[in
         end_marked(mark, _END_SECONDS)
 
 
-def _close_quietly(*numbers: int) -> None:
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            os.close(number)
+def _close_quietly(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(number)
 
 
 _OPEN: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
