@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ GOOD = {
     "grad_policy": ["engine", "eager"],
 }
 BAD = {
-    "cache_dir": [3, ""],
+    "cache_dir": ["~nobody-has-this-name/cache", 3, ""],
     "min_num_samples": [0, True, 1.5, "many"],
     "max_num_samples_stored": [0],
     "device_after_tuning": ["cuda", 3],
@@ -83,6 +84,16 @@ def test_a_bad_variable_is_one_warning_and_the_default(caplog):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "AITUNE_MIN_NUM_SAMPLES" in caplog.text
     assert "an integer of at least 1" in caplog.text
+
+
+def test_who_has_no_home_has_a_folder_of_temporary_files(monkeypatch):
+    def unknown(*_, **__):
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", unknown)
+    folder = Config({}).cache_dir
+    assert folder.parent == Path(tempfile.gettempdir())
+    assert folder.name.startswith("aitune")
 
 
 def test_an_unknown_field_is_an_attribute_error_that_lists_the_known():

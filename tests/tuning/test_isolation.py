@@ -176,6 +176,39 @@ def test_a_reference_that_takes_too_long_does_not_hold_up_the_tune(samples):
     assert any("the time for it was over" in note for note in (*graph.notes, *graph.trials[0].evidence))
 
 
+class SlowToArrive(torch.nn.Module):
+    """Takes for ever to be read by another process, from the given time on: a lock that it waits for, a download."""
+
+    def __init__(self, readings, counted):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.readings = readings
+        self.counted = counted
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        with self.counted.open("a") as sink:
+            sink.write(".")
+        if len(self.counted.read_text()) > self.readings:
+            time.sleep(3600.0)
+
+
+@pytest.mark.parametrize("readings", [0, 1], ids=["at first", "by the worker that replaces one"])
+def test_a_module_that_takes_too_long_to_be_read_does_not_hold_up_the_tune(samples, tmp_path, readings):
+    module = SlowToArrive(readings, tmp_path / "readings").eval()
+    wrapped = ait.Module(module, "model", strategy(Aborting(), Plain()))
+    start = time.monotonic()
+    result = ait.tune(wrapped, samples, time_limit=12.0)
+    assert time.monotonic() - start < 60.0, "workers have ten minutes for it where there is no limit"
+    plain = trials(result)["Plain"]
+    assert plain.verdict is Verdict.skipped
+    assert plain.reason == "the time limit of the tune was reached"
+    assert len((tmp_path / "readings").read_text()) == readings + 1
+
+
 def test_the_original_is_judged_in_the_worker_where_no_candidate_needs_one(model, samples):
     wrapped = ait.Module(model, "model", strategy(TorchEagerBackend()))
     result = ait.tune(wrapped, samples)

@@ -9,7 +9,7 @@ import types
 
 import torch
 
-from aitune.torch.worker.module_files import ModuleFiles, files_by_name, modules_without_files
+from aitune.torch.worker.module_files import ModuleFiles, files_by_name, modules_without_files, nothing_hidden
 
 
 def imported_from(file, name, monkeypatch):
@@ -47,6 +47,26 @@ def test_a_module_imported_from_a_hidden_file_is_listed(tmp_path, monkeypatch):
     imported_from(tmp_path / ".hidden.py", "seen", monkeypatch)
 
     assert files_by_name()["seen"] == str(tmp_path / ".hidden.py")
+
+
+def test_a_folder_that_is_gone_does_not_stand_in_the_way(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    (tmp_path / "gone").rmdir()
+
+    assert "json" not in files_by_name()
+
+
+def test_folders_come_last_that_hide_what_was_imported_from_behind_them(tmp_path):
+    hiding, harmless = tmp_path / "hiding", tmp_path / "harmless"
+    for folder in (hiding, harmless / "json"):  # the latter is no package: what is behind it is found all the same
+        folder.mkdir(parents=True)
+    (hiding / "json.py").touch()
+    (harmless / "nobody_imported_this.py").touch()
+
+    assert nothing_hidden([str(hiding), str(harmless), *sys.path]) == [str(harmless), *sys.path, str(hiding)]
+    assert nothing_hidden([*sys.path, str(hiding)]) == [*sys.path, str(hiding)]
 
 
 def test_a_module_made_by_hand_is_known_as_one(monkeypatch):

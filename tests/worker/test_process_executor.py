@@ -170,6 +170,42 @@ class Fickle(torch.nn.Module):
         return y if float(y.sum()) > 1e9 else y + 1
 
 
+class Exiting(torch.nn.Linear):
+    """Ends the program of whoever copies it, which code may take for a mistake."""
+
+    def __init__(self):
+        super().__init__(8, 4)
+
+    def __reduce__(self):
+        sys.exit("never copy me")
+
+
+def test_a_module_that_exits_when_it_is_pickled_ends_no_program(make_shop):
+    with pytest.raises(NotCarriedError, match=r"does not pickle \(SystemExit: never copy me\).*exported program"):
+        make_shop(Exiting)
+
+
+class ExitingElsewhere(torch.nn.Linear):
+    """Ends every other program that reads it."""
+
+    def __init__(self):
+        super().__init__(8, 4)
+        self.home = os.getpid()
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if os.getpid() != self.home:
+            sys.exit("not here")
+
+
+def test_a_module_that_exits_when_it_is_read_travels_as_an_exported_program(make_shop, caplog):
+    with caplog.at_level("INFO", logger="aitune"):
+        shop = make_shop(ExitingElsewhere)
+
+    assert "a worker cannot read it (SystemExit: not here)" in caplog.text
+    assert shop.is_well()
+
+
 def test_a_module_that_does_not_pickle_travels_as_an_exported_program(make_shop, caplog):
     with caplog.at_level("INFO", logger="aitune"):
         shop = make_shop(Locked)

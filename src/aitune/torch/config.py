@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +184,10 @@ def folder(value: Any) -> Path:
     """Take a path, or the text of one."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):
         raise TypeError(value)
-    return Path(value).expanduser()
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # nobody's home is known by that name
+        raise ValueError(value) from error
 
 
 def optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -198,8 +202,13 @@ def optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _cache_folder(value: Any) -> Path:
-    """Take a folder; None is the one below the user's cache folder."""
-    return Path(platformdirs.user_cache_dir("aitune", appauthor=False)) if value is None else folder(value)
+    """Take a folder; None is the one below the user's cache folder, or one of temporary files for who has no home."""
+    if value is not None:
+        return folder(value)
+    try:
+        return Path(platformdirs.user_cache_dir("aitune", appauthor=False))
+    except RuntimeError:  # neither HOME nor an entry in the list of users, as with any number in a container
+        return Path(tempfile.gettempdir(), f"aitune-{os.getuid()}" if hasattr(os, "getuid") else "aitune")
 
 
 class Config(Settings):

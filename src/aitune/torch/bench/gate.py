@@ -179,13 +179,13 @@ class Gate:
         """
         name = described(backend)
         place = self._place if backend.contained else None
+        late = self.budget.over()
+        if late is not None:
+            return _never_begun(name, late)
         if isinstance(place, NotCarriedError):
             if not backend.safe_in_process:
                 return _refused(failed_trial(name, place), place)
             _log.warning("%s: %s is built in this process: %s", self.job.name, name, place)
-        late = self.budget.over()
-        if late is not None:
-            return _never_begun(name, late)
         if not isinstance(place, Workplace):
             return _made(Trial(backend=name, verdict=Verdict.accepted), build_here(backend, job), job)
         return self._tried_at(place, backend, job, best)
@@ -264,7 +264,7 @@ class Gate:
             seed=self.seed,
         )
         try:
-            return self.executor.workplace(assignment)
+            return self.executor.workplace(assignment, self.budget.left())
         except NotCarriedError as error:
             return error
 

@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO, cast
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import torch
 
-from aitune.exceptions import AITuneError, NotCarriedError, text_of
+from aitune.exceptions import FOREIGN, AITuneError, NotCarriedError, said, text_of
 from aitune.torch.check import Reference
 from aitune.torch.export.program import export_program
 from aitune.torch.worker.assignment import Assignment
@@ -50,7 +50,7 @@ def pack(assignment: Assignment, folder: Path) -> None:
         _write(assignment, folder)
     except NotCarriedError:
         raise
-    except Exception as error:  # noqa: BLE001 - what a module holds may refuse to be pickled in any way
+    except FOREIGN as error:  # what a module holds may refuse to be pickled in any way
         pack_program(assignment, folder, _culprit(assignment.job.module, error))
 
 
@@ -75,7 +75,7 @@ def pack_program(assignment: Assignment, folder: Path, why: str) -> None:
         _write(replace(assignment, job=hollow), folder)
     except NotCarriedError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         text = error.message if isinstance(error, AITuneError) else text_of(error)
         raise NotCarriedError(
             f"{job.name} cannot be brought to a worker process: {why}, and it cannot travel as an exported program:"
@@ -192,7 +192,7 @@ def _room_on_disk(folder: Path) -> Iterator[None]:
         raise
 
 
-def _culprit(module: torch.nn.Module, error: Exception) -> str:
+def _culprit(module: torch.nn.Module, error: BaseException) -> str:
     """Return what of a module does not pickle, in words."""
     for name, part in module.named_modules():
         for key, value in part.__dict__.items():
@@ -200,11 +200,11 @@ def _culprit(module: torch.nn.Module, error: Exception) -> str:
                 continue
             try:
                 cloudpickle.dumps(value)
-            except Exception as reason:  # noqa: BLE001 - as above
+            except FOREIGN as reason:  # as above
                 where = f"{name}.{key}" if name else key
                 return f"its {where} does not pickle ({type(reason).__name__}: {_first_line(reason)})"
     return f"it does not pickle ({type(error).__name__}: {_first_line(error)})"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
+def _first_line(error: BaseException) -> str:
+    return (said(error).strip().splitlines() or [""])[0][:200]

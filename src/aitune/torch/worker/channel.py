@@ -10,7 +10,10 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-__all__ = ["Channel", "ClosedError"]
+__all__ = ["NO_SIGNAL", "Channel", "ClosedError"]
+
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""Flag for what is sent, so that a process that set ``SIGPIPE`` back, as command lines do, outlives the other side."""
 
 _LENGTH = struct.Struct("!Q")
 _LONGEST = 1 << 30
@@ -48,7 +51,7 @@ class Channel:
         if os.getpid() != self._owner:  # a process that was forked from the owner and came back instead of ending
             os._exit(1)
         try:
-            self._end.sendall(_LENGTH.pack(len(data)) + data)
+            self._end.sendall(_LENGTH.pack(len(data)) + data, NO_SIGNAL)
         except OSError as error:
             raise ClosedError(str(error)) from error
 

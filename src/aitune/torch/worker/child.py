@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-from aitune.exceptions import said
+from aitune.exceptions import FOREIGN, said
 from aitune.torch.backend.circumstance import is_of_the_moment
 from aitune.torch.measure import is_out_of_memory
 from aitune.torch.worker import cargo
@@ -65,7 +65,7 @@ class Worker:
             request = self._channel.receive()
             try:
                 answer = self._answer(request)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other side has to know
+            except FOREIGN as error:  # whatever it is, the other side has to know
                 show(error)
                 answer = Answer(failure=failure_of(error))
             flush()
@@ -112,7 +112,7 @@ class Worker:
         self._channel.send(Stage(name))
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: BaseException) -> Failure:
     """Describe an exception for another process."""
     try:
         pickled: bytes | None = cloudpickle.dumps(error)

@@ -66,8 +66,13 @@ class Executor(ABC):
         """Begin to get ready, without waiting for it; calling it twice is allowed."""
 
     @abstractmethod
-    def workplace(self, assignment: Assignment) -> Workplace:
+    def workplace(self, assignment: Assignment, seconds: float | None = None) -> Workplace:
         """Bring a graph to a worker.
+
+        Args:
+            assignment: The graph.
+            seconds: When everything is over, for what is no candidate's own: getting a worker ready, bringing the graph
+                there, now and whenever a worker is replaced. None for no limit.
 
         Raises:
             NotCarriedError: If neither the module nor its exported program can travel, with the reason.

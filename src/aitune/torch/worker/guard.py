@@ -37,7 +37,7 @@ import sys
 sys.path[:] = [entry for entry in sys.path if entry]
 import json, types
 settings = json.loads(sys.argv[1])
-sys.path[:] = settings["path"]
+sys.path[:] = sys.argv[2:]
 for name, folder in settings["packages"].items():
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = [folder]
@@ -61,8 +61,9 @@ def main(settings: dict[str, Any]) -> None:
     """Be the guard of one worker.
 
     Args:
-        settings: ``command`` of the worker; file descriptors ``orders`` (from the parent), ``reports`` (to it) and
-            ``channel`` (the worker's own); ``margin``, bytes of memory that the machine must keep.
+        settings: ``command`` of the worker, which takes the entries of ``sys.path`` after it; file descriptors
+            ``orders`` (from the parent), ``reports`` (to it) and ``channel`` (the worker's own); ``margin``, bytes of
+            memory that the machine must keep.
     """
     for name in _FROM_OUTSIDE:  # a worker that signals its parent, or the terminal, must not end its guard
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -90,7 +91,7 @@ class Guard:
         self._last_size = 0
         self._output, sink = os.pipe()
         os.set_blocking(self._output, False)
-        self._worker = _start(settings["command"], settings["channel"], sink)
+        self._worker = _start([*settings["command"], *sys.path], settings["channel"], sink)
         os.close(sink)
         os.close(settings["channel"])
         self._selector = selectors.DefaultSelector()

@@ -51,7 +51,7 @@ class _NoExecutor(Executor):
     def __init__(self, hindrance: str) -> None:
         self._hindrance = hindrance
 
-    def workplace(self, assignment: Assignment) -> Workplace:  # noqa: ARG002
+    def workplace(self, assignment: Assignment, seconds: float | None = None) -> Workplace:  # noqa: ARG002
         """Refuse."""
         raise NotCarriedError(f"{self._hindrance}; config.isolation = 'none' builds in this process")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ModuleFiles", "files_by_name", "modules_without_files"]
+__all__ = ["ModuleFiles", "files_by_name", "modules_without_files", "nothing_hidden"]
 
 
 class ModuleFiles(MetaPathFinder):
@@ -42,15 +43,29 @@ def files_by_name() -> dict[str, str]:
     Such as those that pytest, or a plugin's loader, imported from a file. Some of them another interpreter would find
     in its own way; naming them does no harm, as this list is looked at last.
     """
-    roots = [Path(entry or ".").absolute() for entry in sys.path]
-    places = {str(root) for root in roots}
-    found: dict[str, str] = {}
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        origin = spec.origin if spec is not None and spec.has_location else None
-        if name != "__main__" and isinstance(origin, str) and not _lies_below(name, origin, places):
-            found[name] = origin
-    return found
+    places = {place for place in map(_place, sys.path) if place is not None}
+    return {name: origin for name, origin in _origins() if not _lies_below(name, origin, places)}
+
+
+def nothing_hidden(path: Sequence[str]) -> list[str]:
+    """Return the entries of a path in an order in which names mean what they mean here.
+
+    Entries come last that hide, in an interpreter that begins with them, what this one imported from behind them: a
+    ``json.py`` in a folder that was put in front when the standard library's was imported already.
+    """
+    places = {_place(entry): index for index, entry in reversed(list(enumerate(path)))}
+    needed: dict[str, int] = {}
+    for name, origin in _origins():
+        file = Path(origin)
+        home = file.parent.parent if file.name.startswith("__init__.") else file.parent
+        if "." not in name and str(home) in places:
+            needed[name] = places[str(home)]
+    hiding = {
+        entry
+        for index, entry in enumerate(path)
+        if any(needed.get(name, index) > index for name in _names_in(entry, needed))
+    }
+    return [*(entry for entry in path if entry not in hiding), *(entry for entry in path if entry in hiding)]
 
 
 def modules_without_files() -> list[ModuleType]:
@@ -64,6 +79,33 @@ def modules_without_files() -> list[ModuleType]:
 
 def _is_made_by_hand(top: object) -> bool:
     return type(top) is ModuleType and getattr(top, "__spec__", None) is None and not hasattr(top, "__file__")
+
+
+def _origins() -> Iterator[tuple[str, str]]:
+    """Go through the names and files of the modules of this process that are from a file."""
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(spec, "origin", None) if getattr(spec, "has_location", False) else None
+        if name != "__main__" and isinstance(origin, str):
+            yield name, origin
+
+
+def _place(entry: str) -> str | None:
+    """Return the absolute form of an entry of the path, None for a relative one where the working folder is gone."""
+    try:
+        return str(Path(entry or ".").absolute())
+    except OSError:
+        return None
+
+
+def _names_in(entry: str, names: Mapping[str, int]) -> Iterator[str]:
+    """Go through those of some names that are modules in a folder; one without ``__init__`` hides nothing."""
+    with contextlib.suppress(OSError, ValueError):  # no folder, or no longer
+        for file in Path(entry).iterdir():
+            stem, _, suffix = file.name.partition(".")
+            is_module = suffix.endswith(("py", "so")) if suffix else (file / "__init__.py").exists()
+            if stem in names and is_module:
+                yield stem
 
 
 def _lies_below(name: str, origin: str, places: set[str]) -> bool:

@@ -82,10 +82,11 @@ class ProcessExecutor(Executor):
         except LostError as error:
             _log.debug("%s", error.reason)  # said again, and as an exception, when a graph is brought
 
-    def workplace(self, assignment: Assignment) -> Workplace:
+    def workplace(self, assignment: Assignment, seconds: float | None = None) -> Workplace:
         """Bring a graph to the worker; see :meth:`Executor.workplace`."""
         name = assignment.job.name, assignment.job.graph.name
-        place = ProcessWorkplace(self, assignment, self._folders.new(*name, "assignment")[0], self._others)
+        until = None if seconds is None else time.monotonic() + seconds
+        place = ProcessWorkplace(self, assignment, self._folders.new(*name, "assignment")[0], self._others, until)
         try:
             place.bring()
         except BaseException:
@@ -126,15 +127,22 @@ class ProcessWorkplace(Workplace):
         assignment: The graph.
         folder: A folder of the assignment's own, through which it travels.
         others: Executors of workers that build at the same time.
+        until: When no worker is waited for any more that gets ready or reads the assignment; None for no limit.
     """
 
     def __init__(
-        self, executor: ProcessExecutor, assignment: Assignment, folder: Path, others: Sequence[ProcessExecutor] = ()
+        self,
+        executor: ProcessExecutor,
+        assignment: Assignment,
+        folder: Path,
+        others: Sequence[ProcessExecutor] = (),
+        until: float | None = None,
     ) -> None:
         self._executor = executor
         self._others = tuple(others)
         self._assignment = assignment
         self._folder = folder
+        self._until = until
         self._files: dict[str, str] = {}
         self._reference: Reference | None = None
 
@@ -215,7 +223,7 @@ class ProcessWorkplace(Workplace):
 
     def _seat(self, executor: ProcessExecutor) -> ProcessWorkplace:
         """Return a place at another worker, for the same graph."""
-        seat = ProcessWorkplace(executor, self._assignment, self._folder)
+        seat = ProcessWorkplace(executor, self._assignment, self._folder, until=self._until)
         seat._files, seat._reference = self._files, self._reference
         return seat
 
@@ -292,6 +300,8 @@ class ProcessWorkplace(Workplace):
             worker.look()
             return self._with_assignment(worker)
         except LostError as error:
+            if error.kind == "time":
+                raise
             _log.debug("another worker is started: %s", error.reason)
             return self._with_assignment(self._executor.worker())
 
@@ -299,7 +309,8 @@ class ProcessWorkplace(Workplace):
         if worker.holder != self._folder:
             worker.holder = None
             bring = Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture())
-            answer = worker.ask(bring, _CARRY_SECONDS)
+            left = _CARRY_SECONDS if self._until is None else max(0.0, self._until - time.monotonic())
+            answer = worker.ask(bring, min(left, _CARRY_SECONDS))
             if answer.failure is not None:
                 raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
             worker.holder = self._folder
@@ -312,7 +323,8 @@ class ProcessWorkplace(Workplace):
         except (LostError, NotCarriedError) as error:
             self._executor.drop()
             lost = BackendCrashedError(name, f"there is no worker for it: {error}")
-            return Outcome(error=lost, of_the_moment=True)
+            begun = not (isinstance(error, LostError) and error.kind == "time")
+            return Outcome(error=lost, begun=begun, of_the_moment=True)
         try:
             with cargo.definitions_travel():
                 data: bytes = cloudpickle.dumps(attempt)

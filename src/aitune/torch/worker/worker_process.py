@@ -21,18 +21,34 @@ import psutil
 
 from aitune.torch.config import console_output
 from aitune.torch.measure.control_group import left_in_control_group
-from aitune.torch.worker.channel import Channel, ClosedError
+from aitune.torch.worker.channel import NO_SIGNAL, Channel, ClosedError
 from aitune.torch.worker.guard import START
 from aitune.torch.worker.messages import Answer, Go, Ready, Stage, Turn
+from aitune.torch.worker.module_files import nothing_hidden
 from aitune.torch.worker.process_tree import MARK, end_marked, signal_name
 
 __all__ = ["LostError", "WorkerProcess", "hindrance"]
 
-_CHILD = "import sys; sys.path[:] = {path!r}\nfrom aitune.torch.worker.child import main\nmain({channel})"
+_CHILD = """
+import sys
+channel, sys.path[:] = int(sys.argv[1]), sys.argv[2:]
+del sys.argv[1:]
+from aitune.torch.worker.child import main
+main(channel)
+"""
 _START_SECONDS = 120.0
 _END_SECONDS = 2.0
 _LAST_LINES = 3
 _LONGEST_WAIT = 86_400.0
+_FLAGS = {
+    "optimize": "O",
+    "isolated": "I",
+    "ignore_environment": "E",
+    "no_user_site": "s",
+    "no_site": "S",
+    "dont_write_bytecode": "B",
+}
+"""Options of the interpreter by the name of their flag that change what code does, or which modules there are."""
 _NOT_INHERITED = ("AUTOWRAPT_BOOTSTRAP", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT")
 
 
@@ -95,7 +111,7 @@ class WorkerProcess:
         _OPEN.add(self)
         # Also when this process ends, or nobody holds this object any more.
         self._finalizer = weakref.finalize(
-            self, _end, self._guard, self._channel, (self._orders, self._reported), self._mark, self._owner
+            self, _end, self._guard, self._channel, self._orders, self._reported, self._mark, self._owner
         )
 
     def _start(self) -> None:
@@ -103,9 +119,9 @@ class WorkerProcess:
             here, there = socket.socketpair()
             kept.callback(here.close)
             channel = passed.enter_context(_above_streams(there.detach()))
-            orders, self._orders = os.pipe()
-            kept.callback(_close_quietly, self._orders)
-            orders = passed.enter_context(_above_streams(orders))
+            self._orders, follows = socket.socketpair()  # no pipe: see NO_SIGNAL
+            kept.callback(self._orders.close)
+            orders = passed.enter_context(_above_streams(follows.detach()))
             self._reported, reports = os.pipe()
             kept.callback(_close_quietly, self._reported)
             reports = passed.enter_context(_above_streams(reports))
@@ -123,16 +139,22 @@ class WorkerProcess:
         """Process id of the guard."""
         return self._guard.pid
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, until: float | None = None) -> None:
         """Wait until it listens.
+
+        Args:
+            until: When it is ended if it does not; None for two minutes from now.
 
         Raises:
             LostError: If it ends before, or does not get ready.
         """
         if not self._ready:
+            latest = time.monotonic() + _START_SECONDS
             try:
-                message = self._receive(time.monotonic() + _START_SECONDS)
+                message = self._receive(latest if until is None else min(until, latest))
             except LostError as error:
+                if error.kind == "time" and until is not None and until < latest:
+                    raise
                 raise LostError("start", f"a worker process does not start: {error.reason}", error.signal) from error
             self._ready = isinstance(message, Ready)
 
@@ -148,7 +170,7 @@ class WorkerProcess:
             LostError: If the worker ends or is ended, and why.
         """
         until = None if seconds is None else time.monotonic() + seconds
-        self.wait_ready()
+        self.wait_ready(until)
         self.stage = "taking the request"
         try:
             self._channel.send(message)
@@ -214,7 +236,7 @@ class WorkerProcess:
         """Have everything ended, from another thread than the one that waits for an answer, which will notice."""
         if not self._over:
             with contextlib.suppress(OSError):
-                os.write(self._orders, json.dumps({"do": "end"}).encode() + b"\n")
+                self._orders.sendall(json.dumps({"do": "end"}).encode() + b"\n", NO_SIGNAL)
 
     def end(self) -> None:
         """End the worker and everything that it started; calling it twice is allowed."""
@@ -227,11 +249,12 @@ class WorkerProcess:
         self._over = True
         self._finalizer.detach()
         self._channel.close()
-        _close_quietly(self._orders, self._reported)
+        self._orders.close()
+        _close_quietly(self._reported)
 
     def _order(self, **order: Any) -> dict[str, Any]:
         try:
-            os.write(self._orders, json.dumps(order).encode() + b"\n")
+            self._orders.sendall(json.dumps(order).encode() + b"\n", NO_SIGNAL)
         except OSError:
             raise self._lost(time.monotonic() + _END_SECONDS) from None
         until = time.monotonic() + 10 * _END_SECONDS
@@ -312,26 +335,26 @@ class WorkerProcess:
 
 def _start_guard(mark: str, channel: int, orders: int, reports: int) -> subprocess.Popen[bytes]:
     here = Path(__file__).resolve().parent
-    path = [entry for entry in map(_absolute, sys.path) if entry is not None]
     settings = {
-        "path": path,
         "packages": {
             "aitune.torch": str(here.parent),
             "aitune.torch.measure": str(here.parent / "measure"),
             "aitune.torch.worker": str(here),
         },
-        "command": [*_interpreter(), "-c", _CHILD.format(path=path, channel=channel)],
+        "command": [*_interpreter(), "-c", _CHILD, str(channel)],
         "channel": channel,
         "orders": orders,
         "reports": reports,
         "margin": _margin(),
     }
     return subprocess.Popen(
-        [*_interpreter(), "-c", START, json.dumps(settings)],
+        # Each entry of the path is an argument of its own, as there is a limit to the length of one.
+        [*_interpreter(), "-c", START, json.dumps(settings), *_path()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=None if _is_open(2) else subprocess.DEVNULL,
         pass_fds=(channel, orders, reports),
+        cwd=None if _absolute("") is not None else "/",  # one that was removed is none in which MKL can be loaded
         env={**_environment(), MARK: mark},
         start_new_session=True,
     )
@@ -355,6 +378,10 @@ def _above_streams(descriptor: int) -> Iterator[int]:
         os.close(copy)
 
 
+def _path() -> list[str]:
+    return nothing_hidden([entry for entry in map(_absolute, sys.path) if entry is not None])
+
+
 def _absolute(entry: str) -> str | None:
     try:
         return entry or str(Path.cwd())
@@ -363,8 +390,9 @@ def _absolute(entry: str) -> str | None:
 
 
 def _interpreter() -> list[str]:
+    given = [f"-{letter * getattr(sys.flags, name)}" for name, letter in _FLAGS.items() if getattr(sys.flags, name)]
     # Warnings of libraries are errors in some programs; in a worker they are output.
-    return [sys.executable, "-W", "ignore"]
+    return [sys.executable, *given, "-X", f"utf8={sys.flags.utf8_mode}", "-W", "ignore"]
 
 
 def _environment() -> dict[str, str]:
@@ -399,11 +427,14 @@ def _state_text(state: int) -> str:
     return f"was ended by {signal_name(-state)}" if state < 0 else f"exited with status {state}"
 
 
-def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[int, int], mark: str, owner: int) -> None:
+def _end(
+    guard: subprocess.Popen[bytes], channel: Channel, orders: socket.socket, reported: int, mark: str, owner: int
+) -> None:
     if os.getpid() != owner:
         return
     channel.close()
-    _close_quietly(*descriptors)  # the guard takes the end of its orders as one
+    orders.close()  # the guard takes the end of its orders as one
+    _close_quietly(reported)
     try:
         guard.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
@@ -413,10 +444,9 @@ def _end(guard: subprocess.Popen[bytes], channel: Channel, descriptors: tuple[in
         end_marked(mark, _END_SECONDS)
 
 
-def _close_quietly(*numbers: int) -> None:
-    for number in numbers:
-        with contextlib.suppress(OSError):
-            os.close(number)
+def _close_quietly(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(number)
 
 
 _OPEN: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
