@@ -320,9 +320,9 @@ class Handle:
                 _log.warning("%s: its weights were given up by config.device_after_tuning='meta'", self.name)
             elif dispatcher.resting is not None:
                 dispatcher.resting.wake()
+            del dispatcher
+            return_freed(cycles=True)
         self._state = ModuleState.INIT
-        del dispatcher
-        return_freed(cycles=True)
 
     def rest(self, place: Place) -> str | None:
         """Put the weights of the original elsewhere while engines answer its calls; see ``config.device_after_tuning``.
