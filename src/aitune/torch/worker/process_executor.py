@@ -308,9 +308,11 @@ class ProcessWorkplace(Workplace):
     def _with_assignment(self, worker: WorkerProcess) -> WorkerProcess:
         if worker.holder != self._folder:
             worker.holder = None
+            left = _CARRY_SECONDS if self._until is None else min(self._until - time.monotonic(), _CARRY_SECONDS)
+            if left <= 0:
+                raise LostError("time", "the time for bringing the module there was over")
             bring = Bring(cargo=self._folder, files=self._files, ambient=Ambient.capture())
-            left = _CARRY_SECONDS if self._until is None else max(0.0, self._until - time.monotonic())
-            answer = worker.ask(bring, min(left, _CARRY_SECONDS))
+            answer = worker.ask(bring, left)
             if answer.failure is not None:
                 raise NotCarriedError(f"{answer.failure.kind}: {answer.failure.text}")
             worker.holder = self._folder
