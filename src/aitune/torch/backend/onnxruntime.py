@@ -16,10 +16,10 @@ from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
-from aitune.torch.backend.onnxruntime_bound import BoundSession
+from aitune.torch.backend.onnxruntime_bound import BoundSession, feeds_of
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.validation import check_bool, check_int, check_options, refuse
-from aitune.torch.export.flat import OutputRoutes, input_name, output_name
+from aitune.torch.export.flat import OutputRoutes, output_name
 from aitune.torch.export.onnx import export_onnx
 from aitune.torch.graph.accessor import compile_call, compile_output
 from aitune.torch.graph.graph import GraphSpec
@@ -246,19 +246,13 @@ def _call_of(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable[.
     return compile_call(graph, executor(session, graph, routes))
 
 
-def _feeds(session: Any, graph: GraphSpec) -> list[tuple[str, int]]:
-    """Return name and index of each input of the session: exporters leave out those without effect."""
-    index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
-    return [(item.name, index[item.name]) for item in session.get_inputs()]
-
-
 def _by_numpy(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable[[tuple[torch.Tensor, ...]], Any]:
     """Pass memory as numpy arrays: inputs and outputs are not copied, and outputs are new at each call.
 
     About a third quicker than binding inputs and outputs each time, since sizes vary. The library makes
     inputs contiguous where they are not.
     """
-    feeds = _feeds(session, graph)
+    feeds = feeds_of(session, graph)
     names = [output_name(i) for i in range(routes.computed)]
     native = getattr(session, "_sess", session)  # skips a check of the names that were read from the session
     run, from_numpy, output = native.run, torch.from_numpy, compile_output(graph)
@@ -278,7 +272,7 @@ def _by_dlpack(session: Any, graph: GraphSpec, routes: OutputRoutes) -> Callable
     """Pass memory by DLPack, which has the dtypes that numpy lacks."""
     import onnxruntime
 
-    feeds = _feeds(session, graph)
+    feeds = feeds_of(session, graph)
     names = [output_name(i) for i in range(routes.computed)]
     output, wrap = compile_output(graph), onnxruntime.OrtValue.from_dlpack
 

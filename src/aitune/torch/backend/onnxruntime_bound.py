@@ -15,7 +15,7 @@ from aitune.torch.export.flat import OutputRoutes, input_name, output_name
 from aitune.torch.graph.accessor import compile_output
 from aitune.torch.graph.graph import GraphSpec
 
-__all__ = ["BoundSession"]
+__all__ = ["BoundSession", "feeds_of"]
 
 _MOST_FORMS = 64
 
@@ -74,13 +74,12 @@ class BoundSession:
     ) -> None:
         import onnxruntime
 
-        index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
         self._session = session
         self._routes = routes
         self._device = device
         self._place = (device.type, device.index or 0)
         self._stream = stream
-        self._inputs = [(one.name, index[one.name]) for one in session.get_inputs()]
+        self._inputs = feeds_of(session, graph)
         kinds = {one.name: _DTYPES[one.type] for one in session.get_outputs()}
         self._outputs = [(name, kinds[name]) for name in map(output_name, range(routes.computed))]
         self._known: dict[_Shapes, list[torch.Size]] = {}
@@ -161,3 +160,9 @@ class BoundSession:
         self._stream.wait_stream(current)
         yield
         current.wait_stream(self._stream)
+
+
+def feeds_of(session: Any, graph: GraphSpec) -> list[tuple[str, int]]:
+    """Return name and index of each input of the session: exporters leave out those without effect."""
+    index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
+    return [(item.name, index[item.name]) for item in session.get_inputs()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import logging
 import warnings
@@ -19,6 +18,7 @@ from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requiremen
 from aitune.torch.backend.compiled import WITHOUT_GRAPHS, compiled_forward, engine_of, warmed_up
 from aitune.torch.backend.function_engine import EngineFacts
 from aitune.torch.backend.precision import lowest, module_precision
+from aitune.torch.backend.twin import twin_of
 from aitune.torch.backend.validation import check_bool, check_choice, check_exclusive, refuse
 from aitune.torch.graph.job import Job
 from aitune.torch.trial import Precision
@@ -125,7 +125,7 @@ class TorchAOBackend(Backend[TorchAOBackendConfig]):
         require(self, job)
         graphs = job.device.type == "cuda" and self.config.mode in WITHOUT_GRAPHS
         mode = WITHOUT_GRAPHS[self.config.mode] if graphs else self.config.mode
-        twin = _twin(job.module, self.name)
+        twin = twin_of(job.module, self.name)
         precision = self._quantise(twin)
         dynamic = self.config.dynamic
         with _quiet():
@@ -153,15 +153,6 @@ class TorchAOBackend(Backend[TorchAOBackendConfig]):
             raise BackendUnsupportedError(self.name, f"there is nothing to quantise: the module has {which}")
         _tie_again(twin, tied, changed)
         return scheme.precision if scheme is not None else _precision_of(config)
-
-
-def _twin(module: torch.nn.Module, backend: str) -> torch.nn.Module:
-    if any("forward" in child.__dict__ for child in module.modules()):
-        raise BackendUnsupportedError(backend, "a forward set on an instance cannot be copied")
-    try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        raise BackendUnsupportedError(backend, f"the module cannot be copied: {error}") from error
 
 
 def _weighted(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:

@@ -22,10 +22,10 @@ from aitune.torch.backend.tensorrt.modelopt import (
     inputs_of,
     patches_undone,
     providers_for,
-    reason_of,
     save_model,
     write_model,
 )
+from aitune.torch.backend.twin import twin_of
 from aitune.torch.export.flat import OutputRoutes, flat_call
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.sample import Sample
@@ -188,7 +188,7 @@ def quantized_twin(job: Job, config: TorchQuantizationConfig, backend: str) -> t
         import modelopt.torch.quantization as mtq
 
         settings = _settings(mtq, config)
-        twin = _twin(job.module, backend)
+        twin = twin_of(job.module, backend)
         modes = [(part, part.training) for part in twin.modules()]
 
         def calls(module: torch.nn.Module) -> None:
@@ -306,15 +306,6 @@ def _settings(mtq: Any, config: TorchQuantizationConfig) -> dict[str, Any]:
             )
         return copy.deepcopy(dict(getattr(mtq, wanted)))
     return copy.deepcopy(wanted)
-
-
-def _twin(module: torch.nn.Module, backend: str) -> torch.nn.Module:
-    if any("forward" in part.__dict__ for part in module.modules()):
-        raise BackendUnsupportedError(backend, "a forward set on an instance cannot be copied")
-    try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        raise BackendUnsupportedError(backend, f"the module cannot be copied: {reason_of(error)}") from error
 
 
 def _format(quantizer: Any, backend: str) -> Precision | None:
