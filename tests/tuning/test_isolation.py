@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import aitune.torch as ait
-from aitune.torch.backend import Backend, BackendConfig, Engine, TorchEagerBackend
+from aitune.torch.backend import Backend, BackendConfig, Engine, ONNXRuntimeBackend, TorchEagerBackend
 from aitune.torch.graph.job import Job
 from aitune.torch.trial import Verdict
 
@@ -174,6 +174,30 @@ def test_a_reference_that_takes_too_long_does_not_hold_up_the_tune(samples):
     (graph,) = result.modules["model"].graphs
     assert graph.trials[0].accepted, "the module's own answers are what is compared with then"
     assert any("the time for it was over" in note for note in (*graph.notes, *graph.trials[0].evidence))
+
+
+class SlowToExport(torch.nn.Module):
+    """Its export takes for ever."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            time.sleep(60.0)
+        return self.linear(x)
+
+
+def test_an_export_that_takes_too_long_does_not_hold_up_the_tune(samples):
+    pytest.importorskip("onnxruntime")
+    wrapped = ait.Module(SlowToExport().eval(), "model", strategy(Plain(), ONNXRuntimeBackend()))
+    start = time.monotonic()
+    result = ait.tune(wrapped, samples, time_limit=15.0)
+    assert time.monotonic() - start < 15.0 + 5.0
+    (graph,) = result.modules["model"].graphs
+    assert graph.chosen == "Plain()"
+    assert trials(result)["ONNXRuntimeBackend"].verdict is Verdict.timed_out
 
 
 class SlowToArrive(torch.nn.Module):
