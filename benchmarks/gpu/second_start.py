@@ -106,10 +106,15 @@ def measured(ways: Sequence[Way], folder: Path, end: float) -> Iterator[Row]:
         for _ in range(ROUNDS):
             for name in random.sample(list(seconds), len(seconds)):
                 if time.time() > end - 20:
-                    return
+                    break
                 took, last[name] = _answer(_start(model, name, folder), end)
                 seconds[name].append(took)
-        yield from (_row(way, seconds[EAGER], seconds[way.backend], last[way.backend]) for way in mine)
+        complete = min(len(found) for found in seconds.values())
+        if complete:
+            eager = seconds[EAGER][:complete]
+            yield from (_row(way, eager, seconds[way.backend][:complete], last[way.backend]) for way in mine)
+        if complete < ROUNDS:
+            return
 
 
 def _start(model: str, way: str, folder: Path) -> tuple[float, subprocess.Popen[str]]:

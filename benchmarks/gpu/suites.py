@@ -27,7 +27,8 @@ def _suites() -> dict[str, list[str]]:
             found[f"{file.name}::{name}"] = [f"{file}::{name}"]
         if not parts:
             found[file.name] = [str(file)]
-    found["tests/check/test_gpu.py"] = [str(ROOT / "tests" / "check" / "test_gpu.py")]
+    for file in sorted(ROOT.glob("tests/*/test_gpu.py")):
+        found[str(file.relative_to(ROOT))] = [str(file)]
     return found
 
 

@@ -1,11 +1,14 @@
 """What is particular to ONNX Runtime: providers, options, dtypes that numpy lacks, threads."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
 from aitune.torch.backend import ONNXRuntimeBackend, ONNXRuntimeBackendConfig
+from aitune.torch.backend.onnxruntime import _spinning
 
 pytest.importorskip("onnxruntime")
 
@@ -37,8 +40,26 @@ def test_threads_follow_torch_and_stop_spinning_after_a_call(linear_job, built, 
 
     assert options.intra_op_num_threads == torch.get_num_threads()
     assert options.inter_op_num_threads == 1
-    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "1000"
     assert providers == [("CPUExecutionProvider", {})]
+
+
+def test_an_idle_engine_takes_no_processor_time(job_of, built):
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+    x = torch.randn(8, 256)
+    engine = built(traced(), job_of(wide, (8, (x,), {})))
+    for _ in range(50):
+        engine.run(x)
+    time.sleep(0.05)
+    used = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - used < 0.05  # a thread that spins takes 0.2
+
+
+@pytest.mark.parametrize(("version", "known"), [("1.22.0", False), ("1.26.1", False), ("1.27.0", True), ("2.0", True)])
+def test_old_versions_stop_with_each_call(version, known):
+    assert ("session.intra_op.spin_duration_us" in _spinning(version)) is known
 
 
 def test_session_options_are_passed_on(linear_job, built, sessions, capfd):

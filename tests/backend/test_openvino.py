@@ -44,6 +44,16 @@ def test_the_precision_is_asked_for(linear_job, built, compiled):
     assert "NUM_STREAMS" not in options
 
 
+def test_inputs_on_which_operators_do_nothing(job_of, built, assert_same):
+    class Idle(nn.Module):
+        def forward(self, x, time):
+            return x * 2 + (time * 1)[:, None], time * torch.ones(1, dtype=torch.int64), (x + 0) * 1
+
+    module, x, when = Idle(), torch.randn(2, 4), torch.tensor([3, 5])
+    engine = built(OpenVINOBackend(), job_of(module, (2, (x, when), {})))
+    assert_same(engine.run(x, when), module(x, when))
+
+
 def test_hints_are_passed_on(linear_job, built, compiled):
     built(OpenVINOBackend(OpenVINOBackendConfig(performance_hint="throughput", num_streams=2)), linear_job)
 

@@ -89,3 +89,15 @@ def test_a_reference_whose_module_waits_on_the_host_meanwhile(samples, make_grap
         assert all(torch.equal(a, b) for a, b in zip(one.leaves, other.leaves, strict=True))
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert judge(module.forward, away, precision="float32").accepted
+
+
+def test_the_device_holds_a_copy_in_higher_precision_in_place_of_the_module_not_beside_it(samples, make_graph) -> None:
+    layers = [nn.Linear(4096, 4096, bias=False, device="cuda") for _ in range(16)]
+    module = nn.Sequential(nn.Linear(16, 4096, device="cuda"), *layers)
+    size = sum(one.nbytes for one in module.parameters())
+    graph = make_graph(module, samples)
+    torch.cuda.empty_cache()
+    others = torch.cuda.memory_reserved() - size
+    torch.cuda.reset_peak_memory_stats()
+    prepare(module, graph, samples, effort=Effort(aside=True))
+    assert torch.cuda.max_memory_reserved() - others < 2.5 * size  # in float64 it is twice as large

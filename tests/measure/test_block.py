@@ -7,6 +7,7 @@ import pytest
 from aitune.testing.clock import FakeClock
 from aitune.torch.measure import ProfilingConfig, Stopwatch
 from aitune.torch.measure.block import BlockPlan, run_block, seconds_per_call
+from aitune.torch.measure.rest import Rest
 
 CONFIG = ProfilingConfig()
 
@@ -77,7 +78,7 @@ def test_the_pause_comes_first_and_dropped_calls_are_not_timed():
         clock.work(1.0 if len(started) <= 2 else 0.001)
         return len(started)
 
-    block = run_block(call, BlockPlan(batch=1, rounds=3, dropped=2), Stopwatch(clock), idle_seconds=0.5)
+    block = run_block(call, BlockPlan(batch=1, rounds=3, dropped=2), Stopwatch(clock), Rest(clock, 0.5))
     assert started[0] == 0.5
     assert len(started) == 5
     assert block.typical == block.mean == pytest.approx(0.001)
@@ -88,7 +89,7 @@ def test_a_stall_is_seen_in_the_mean_alone():
     clock = FakeClock()
     count = iter(range(1000))
     call = lambda: clock.work(0.101 if next(count) == 7 else 0.001)  # noqa: E731
-    block = run_block(call, BlockPlan(1, 20, 0), Stopwatch(clock), 0.0)
+    block = run_block(call, BlockPlan(1, 20, 0), Stopwatch(clock), Rest(clock, 0.0))
     assert block.least == pytest.approx(0.001)
     assert block.typical == pytest.approx(0.001)
     assert block.mean == pytest.approx(0.006)
@@ -97,15 +98,15 @@ def test_a_stall_is_seen_in_the_mean_alone():
 def test_a_block_of_stalls_ends_early_but_not_before_five_calls():
     clock = FakeClock()
     plan = BlockPlan(1, 20, 0, patience=0.2)
-    run_block(clock.callable(0.030), plan, Stopwatch(clock), 0.0)
+    run_block(clock.callable(0.030), plan, Stopwatch(clock), Rest(clock, 0.0))
     assert clock.now() == pytest.approx(7 * 0.030)
-    run_block(clock.callable(1.0), plan, Stopwatch(clock), 0.0)
+    run_block(clock.callable(1.0), plan, Stopwatch(clock), Rest(clock, 0.0))
     assert clock.now() == pytest.approx(7 * 0.030 + 5 * 1.0)
 
 
 def test_a_batch_counts_for_all_of_its_calls():
     clock = FakeClock()
-    block = run_block(clock.callable(1e-6), BlockPlan(50, 20, 0), Stopwatch(clock), 0.0)
+    block = run_block(clock.callable(1e-6), BlockPlan(50, 20, 0), Stopwatch(clock), Rest(clock, 0.0))
     assert (block.typical, block.mean) == (pytest.approx(1e-6), pytest.approx(1e-6))
     assert clock.now() == pytest.approx(1e-3)
 
@@ -114,7 +115,7 @@ def test_a_device_is_waited_for_once_a_block():
     clock = FakeClock()
     waits: list[float] = []
     stopwatch = Stopwatch(clock, synchronize=lambda: waits.append(clock.now()))
-    block = run_block(clock.callable(0.001), BlockPlan(1, 20, 0), stopwatch, 0.0)
+    block = run_block(clock.callable(0.001), BlockPlan(1, 20, 0), stopwatch, Rest(clock, 0.0))
     assert waits == [0.0, pytest.approx(0.020)]
     assert block.typical == block.mean == pytest.approx(0.001)
 
@@ -132,6 +133,6 @@ def test_only_the_outputs_that_are_shown_are_kept():
         def __del__(self) -> None:
             alive.discard(id(self))
 
-    block = run_block(Output, BlockPlan(1, 10, 3), Stopwatch(FakeClock()), 0.0)
+    block = run_block(Output, BlockPlan(1, 10, 3), Stopwatch(FakeClock()), Rest(FakeClock(), 0.0))
     assert len(block.outputs) == 2
     assert most == 2

@@ -70,6 +70,9 @@ def test_a_module_too_quick_to_time_is_timed_in_batches(resolution):
         def sleep(self, seconds: float) -> None:
             clock.sleep(seconds)
 
+        def used(self) -> float:
+            return 0.0
+
     calls = 0
 
     def candidate() -> None:

@@ -63,6 +63,7 @@ class Engine(ABC):
         keeps_module: Whether it calls into the user's module, so that the module must stay alive.
         live_weights: Whether it reads the module's parameters at each call, so that changed weights are
             followed.
+        refits: Whether :meth:`refit` is there.
         own_errors: Whether what :meth:`run` raises is the module's own exception, to be passed to the caller.
         ranges: Smallest and largest size by the name of a dimension, where the engine serves less than the graph
             that it was built for. Calls outside never arrive; it is checked and measured on those inside.
@@ -73,6 +74,7 @@ class Engine(ABC):
     reentrant: bool = True
     keeps_module: bool = False
     live_weights: bool = False
+    refits: bool = False
     own_errors: bool = False
     ranges: Mapping[str, tuple[int, int]] = MappingProxyType({})
     notes: tuple[str, ...] = ()
@@ -96,11 +98,16 @@ class Engine(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be kept")
 
-    def refit(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over changed weights.
+    def refit(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over changed weights. The engine cannot be saved afterwards: its files hold those it was built with.
+
+        Args:
+            state: Every parameter and buffer of the module, by each of its names, with the shapes and dtypes that they
+                had.
 
         Raises:
             NotImplementedError: If the engine has to be built anew.
+            Exception: What the library raises; the engine is of no use then.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot take other weights")
 

@@ -105,6 +105,12 @@ class CudaGraphs:
                 self(tensors)
         return self.problem if not self._captures else None
 
+    def forget(self) -> None:
+        """Drop what was captured, once the device is done with it; calls are captured anew."""
+        with self._lock:
+            if not self._closed:
+                self._drop_all()
+
     def close(self) -> None:
         """Free the graphs and their memory, once the device is done with them; calls run the function afterwards."""
         with self._lock:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from aitune.torch.backend.artifact import Artifact
 from aitune.torch.backend.base import Engine
@@ -37,6 +39,7 @@ class FunctionEngine(Engine):
         artifact: The engine's files, None if it cannot be kept.
         folder: Where the files are; they have to last as long as the engine.
         on_close: Frees what the function holds beyond memory that Python counts.
+        on_refit: Gives the function other weights, by their names in the module; None if it cannot take any.
     """
 
     def __init__(
@@ -46,16 +49,19 @@ class FunctionEngine(Engine):
         artifact: Artifact | None = None,
         folder: Path | None = None,
         on_close: Callable[[], None] | None = None,
+        on_refit: Callable[[Mapping[str, torch.Tensor]], None] | None = None,
     ) -> None:
         self.precision = facts.precision
         self.reentrant = facts.reentrant
         self.keeps_module = facts.keeps_module
         self.live_weights = facts.live_weights
         self.own_errors = facts.own_errors
+        self.refits = on_refit is not None
         self.ranges = dict(facts.narrowing.ranges)
         self.notes = (*facts.notes, *facts.narrowing.notes)
         self._artifact = artifact
         self._on_close = on_close
+        self._on_refit = on_refit
         self._folder = folder
         self.run = function  # type: ignore[method-assign]
 
@@ -67,8 +73,17 @@ class FunctionEngine(Engine):
         """Let go of the function and with it of all that it holds."""
         self.__dict__.pop("run", None)
         on_close, self._on_close = self._on_close, None
+        self._on_refit = None
         if on_close is not None:
             on_close()
+
+    def refit(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over changed weights; see :meth:`Engine.refit`."""
+        if self._on_refit is None:
+            super().refit(state)
+        else:
+            self._artifact = self._folder = None
+            self._on_refit(state)
 
     def save(self, folder: Path) -> None:
         """Write the engine's files and a note into ``folder``.

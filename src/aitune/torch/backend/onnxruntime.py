@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +30,12 @@ from aitune.torch.trial import Precision
 __all__ = ["ONNXExecutionProvider", "ONNXRuntimeBackend", "ONNXRuntimeBackendConfig"]
 
 _MODEL = "model.onnx"
-# Threads spin within a call, which makes short calls up to a third quicker, and stop with it: left spinning, they
-# would slow down whatever runs next on the same cores.
-_SPINNING = {"session.force_spinning_stop": "1"}
+# Threads spin within a call and from one to the next, which makes short calls up to a third quicker. Left alone, they
+# would go on for 50 ms and slow down whatever runs next on the same cores. Versions that cannot be told for how long
+# (https://github.com/microsoft/onnxruntime/pull/27916) have them stop with each call.
+_SPINNING = {"session.intra_op.spin_duration_us": "1000"}
+_NO_SPINNING_BETWEEN = {"session.force_spinning_stop": "1"}
+_TOLD_FOR_HOW_LONG = (1, 27)
 _RECORDED = "session.record_ep_graph_assignment_info"
 _FATAL_ONLY = 4  # log severity: what goes wrong is raised, and nothing is printed beside it
 
@@ -186,7 +190,7 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
 
         self._look_for_provider(job)
         provider = self._provider_for(job)
-        options = self._session_options(onnxruntime.SessionOptions())
+        options = self._session_options(onnxruntime.SessionOptions(), onnxruntime.__version__)
         if provider is not ONNXExecutionProvider.CPU:
             options.add_session_config_entry(_RECORDED, "1")
         try:
@@ -204,13 +208,19 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
             raise BackendUnsupportedError(self.name, f"{provider.value} takes none of the model's operators")
         return session
 
-    def _session_options(self, options: Any) -> Any:
+    def _session_options(self, options: Any, version: str) -> Any:
         options.intra_op_num_threads = torch.get_num_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = _FATAL_ONLY
-        for name, value in {**_SPINNING, **self.config.session_options}.items():
+        for name, value in {**_spinning(version), **self.config.session_options}.items():
             _set_option(options, name, value)
         return options
+
+
+def _spinning(version: str) -> Mapping[str, str]:
+    """Return how long threads wait for work, for a version of the library."""
+    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= _TOLD_FOR_HOW_LONG
+    return _SPINNING if known else _NO_SPINNING_BETWEEN
 
 
 def _working(session: Any, used: Sequence[str]) -> Collection[str]:

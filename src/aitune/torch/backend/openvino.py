@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,10 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         except Exception as error:
             raise BackendUnsupportedError(self.name, f"cannot be converted: {_first_line(error)}") from error
         for port in model.inputs:
-            port.get_tensor().set_names({input_name(exported.input_names.index(port.get_any_name()))})
+            name = _name_among(port, exported.input_names)
+            port.get_tensor().add_names({input_name(exported.input_names.index(name))})
         for i, port in enumerate(model.outputs):
-            port.get_tensor().set_names({output_name(i)})
+            port.get_tensor().add_names({output_name(i)})
         openvino.save_model(model, str(path), compress_to_fp16=False)
 
     def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
@@ -148,7 +149,7 @@ def _executor(
 ) -> Callable[[tuple[torch.Tensor, ...]], Any]:
     """Return a function that runs the model on a graph's tensors; each call takes a request from a pool."""
     index = {input_name(i): i for i in range(len(graph.inputs.tensors))}
-    feeds = [index[item.get_any_name()] for item in compiled.inputs]
+    feeds = [index[_name_among(item, index)] for item in compiled.inputs]
     infer = _infer_function(openvino)
     take = [_taker(spec.dtype) for spec in _computed_specs(graph, routes)]
     output = compile_output(graph)
@@ -213,6 +214,11 @@ class _Request:
             value = self._openvino.Tensor(array, True)
         self.native.set_input_tensor(port, value)
         return array
+
+
+def _name_among(port: Any, names: Iterable[str]) -> str:
+    """Return which of the names is that of an input; it has others where operators on it were found to do nothing."""
+    return next(name for name in names if name in port.get_names())
 
 
 def _computed_specs(graph: GraphSpec, routes: OutputRoutes) -> list[TensorSpec]:

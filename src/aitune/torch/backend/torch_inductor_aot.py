@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from aitune.torch.graph.job import Job
 __all__ = ["TorchInductorAotBackend", "TorchInductorAotBackendConfig"]
 
 _PACKAGE = "model.pt2"
+_EXPORTED_AS = "module."  # where the module stands in what is exported
 _MODEL = "model"  # what torch names the only model of a package
 _SCRATCH = "compile"
 _ALIGNMENT = 16  # bytes; kernels for cuda are compiled for inputs that begin at a multiple of it
@@ -96,11 +97,11 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
             {"processor": Processor.here().record(), "torch": torch.__version__, "gpu": _architecture(job.device)},
         )
         del exported  # and with it everything that was traced
-        run = self._load(job.folder / _PACKAGE, job.device)
+        package = self._load(job.folder / _PACKAGE, job)
         inputs = flat_inputs(job.narrowed(dict(artifact.narrowing.ranges)))
-        copied = _shared_outputs(run, inputs)
+        copied = _shared_outputs(package.run, inputs)
         artifact = replace(artifact, extra={**artifact.extra, "copied": copied})
-        return self._engine(run, job, artifact, job.folder)
+        return self._engine(package, job, artifact, job.folder)
 
     def load(self, job: Job, folder: Path) -> Engine:
         """Make an engine from saved files; see :meth:`Backend.load`. Runs native code from them.
@@ -112,37 +113,44 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         artifact = Artifact.read(folder, self.name)
         self._check_origin(artifact, job.device)
         try:
-            run = self._load(folder / artifact.files[0], job.device)
+            package = self._load(folder / artifact.files[0], job)
         except Exception as error:
             raise BackendBuildError(self.name, f"the package cannot be loaded: {_first_line(error)}") from error
-        return self._engine(run, job, artifact, folder)
+        return self._engine(package, job, artifact, folder)
 
-    def _load(self, package: Path, device: torch.device) -> Run:
-        """Load a package, and return the call of its library: a tenth of the cost of the public callable's.
+    def _load(self, file: Path, job: Job) -> _Package:
+        """Load a package; the call of its library is a tenth of the cost of the public callable's.
 
         The public function takes 1.3 s more: it imports the whole of Inductor to compare facts that
         :class:`Processor` and the version of torch stand for here.
         """
         load = torch._C._aoti.AOTIModelPackageLoader  # type: ignore[attr-defined, unused-ignore]
-        graphs, index = self.config.use_cuda_graphs, -1 if device.index is None else device.index
+        graphs, index = self.config.use_cuda_graphs, -1 if job.device.index is None else job.device.index
         with read_once():  # the library, as large as the weights, beside the weights themselves
             # Single-threaded under graphs: what it records otherwise, to know when a call is done, could not be asked
             # about any more once a capture has recorded it.
-            loader = load(str(package), _MODEL, graphs, 1, index)
-        run: Run = loader.boxed_run
-        return _one_at_a_time(run) if graphs else run  # else it takes calls of several threads in turn by itself
+            loader = load(str(file), _MODEL, graphs, 1, index)
+        # Without graphs, it takes calls of several threads in turn by itself.
+        run: Run = _one_at_a_time(loader.boxed_run) if graphs else loader.boxed_run
+        return _Package(run, None if self._freezes(job.device) else _weights_of(loader, job.module))
 
-    def _engine(self, run: Run, job: Job, artifact: Artifact, folder: Path) -> Engine:
+    def _engine(self, package: _Package, job: Job, artifact: Artifact, folder: Path) -> Engine:
         given = _aligned if job.device.type == "cuda" else _plain
-        execute = _executor(run, job.graph, artifact.routes, tuple(artifact.extra.get("copied", ())), given)
+        execute = _executor(package.run, job.graph, artifact.routes, tuple(artifact.extra.get("copied", ())), given)
         facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
         if not self.config.use_cuda_graphs:
-            return FunctionEngine(compile_call(job.graph, execute), facts, artifact, folder)
+            call = compile_call(job.graph, execute)
+            return FunctionEngine(call, facts, artifact, folder, on_refit=package.take)
         graphs = CudaGraphs(execute, job.graph)
         part = job.narrowed(dict(artifact.narrowing.ranges))
         problem = graphs.prepare([flat_call(job, sample) for sample in part.samples])
         facts = replace(facts, notes=() if problem is None else (problem,))
-        return FunctionEngine(compile_call(job.graph, graphs), facts, artifact, folder, graphs.close)
+        call = compile_call(job.graph, graphs)
+        take = None if package.take is None else _then(package.take, graphs.forget)
+        return FunctionEngine(call, facts, artifact, folder, graphs.close, take)
+
+    def _freezes(self, device: torch.device) -> bool:
+        return device.type == "cpu" if self.config.freezing is None else self.config.freezing
 
     def _compile(self, job: Job, exported: ExportedGraph, compiler: str) -> None:
         import torch._inductor
@@ -152,9 +160,8 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         if unknown:
             names = ", ".join(sorted(unknown))
             raise AITuneUserInputError(f"TorchInductorAotBackendConfig: inductor_configs: Inductor has no {names}")
-        on_cpu = job.device.type == "cpu"
-        settings: dict[str, Any] = {"freezing": on_cpu if self.config.freezing is None else self.config.freezing}
-        if on_cpu:
+        settings: dict[str, Any] = {"freezing": self._freezes(job.device)}
+        if job.device.type == "cpu":
             # Written down: left alone, a library compiled for all cores takes whatever torch.set_num_threads says
             # later, and has places for the results of as many threads only as there were cores.
             settings["cpp.threads"] = torch.get_num_threads()
@@ -208,6 +215,44 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
 
 Run = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 """Takes the input tensors, which it may drop from the list, and returns the computed ones."""
+
+
+@dataclass(frozen=True)
+class _Package:
+    """A package that is loaded.
+
+    Attributes:
+        run: The call of its library.
+        take: Gives it the weights of a module, None where they are part of its code.
+    """
+
+    run: Run
+    take: Callable[[Mapping[str, torch.Tensor]], None] | None
+
+
+def _weights_of(loader: Any, module: torch.nn.Module) -> Callable[[Mapping[str, torch.Tensor]], None] | None:
+    """Return what gives a package other weights, None where it has constants that are none of the module's tensors."""
+    known = {
+        name for named in (module.named_parameters, module.named_buffers) for name, _ in named(remove_duplicate=False)
+    }
+    names: dict[str, str] = {fqn: fqn.removeprefix(_EXPORTED_AS) for fqn in loader.get_constant_fqns()}
+    if not names or not known.issuperset(names.values()):
+        return None
+
+    def take(state: Mapping[str, torch.Tensor]) -> None:
+        loader.load_constants({fqn: state[name] for fqn, name in names.items()}, False, True)
+
+    return take
+
+
+def _then(
+    take: Callable[[Mapping[str, torch.Tensor]], None], after: Callable[[], None]
+) -> Callable[[Mapping[str, torch.Tensor]], None]:
+    def both(state: Mapping[str, torch.Tensor]) -> None:
+        take(state)
+        after()
+
+    return both
 
 
 def _architecture(device: torch.device) -> str | None:

@@ -49,6 +49,22 @@ class Outcome:
     rng: RngState
     drew: bool
 
+    @classmethod
+    def of_output(cls, value: Any) -> Outcome:
+        """Return the outcome of a call of which nothing but what it returned was looked at."""
+        leaves, structure = flatten(value)
+        return cls(
+            structure=structure,
+            leaves=tuple(leaves),
+            facts=_facts(leaves),
+            inputs={},
+            state={},
+            shared=frozenset(),
+            settings=(),
+            rng=RngState.capture(),
+            drew=False,
+        )
+
     @property
     def outputs(self) -> dict[str, Any]:
         """Leaves of the output by name, such as ``output['logits'][0]``."""

@@ -13,6 +13,7 @@ from aitune.torch.check.walk import walk
 __all__ = ["SetAside"]
 
 _LARGE = 1 << 20  # bytes; smaller ones are not worth two copies
+_HELD_BACK = 64 << 20  # bytes that torch's allocator may keep of what was set aside
 
 
 class SetAside:
@@ -30,6 +31,7 @@ class SetAside:
         own = [node.value for node in walk(module) if isinstance(node.value, torch.Tensor)]
         self._users = Counter(storage_key(tensor) for tensor in (*own, *others))
         self._waiting: list[tuple[torch.UntypedStorage, torch.Tensor]] = []
+        self._held_back = 0
 
     def put(self, tensor: torch.Tensor) -> None:
         """Set a tensor aside, if its memory is its own and large enough to be worth it."""
@@ -41,6 +43,7 @@ class SetAside:
             values = _bytes(storage).to("cpu", copy=True)
             storage.resize_(0)
             self._waiting.append((storage, values))
+            self._give_back(len(values), storage.device)
 
     def bring_back(self) -> None:
         """Give every tensor its memory and its values again.
@@ -53,6 +56,13 @@ class SetAside:
             storage.resize_(len(values))
             _bytes(storage).copy_(values)
             self._waiting.pop()
+
+    def _give_back(self, freed: int, device: torch.device) -> None:
+        """Give the device what its allocator keeps: a block that was freed holds no larger tensor."""
+        self._held_back += freed
+        if device.type == "cuda" and self._held_back >= _HELD_BACK:
+            torch.cuda.empty_cache()
+            self._held_back = 0
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:

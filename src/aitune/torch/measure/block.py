@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aitune.torch.measure.profiling_config import ProfilingConfig
+from aitune.torch.measure.rest import Rest
 from aitune.torch.measure.stopwatch import Stopwatch, repeat
 
 __all__ = ["Block", "BlockPlan", "run_block", "seconds_per_call"]
@@ -73,7 +74,7 @@ class Block:
     outputs: tuple[object, ...]
 
 
-def run_block(call: Callable[[], object], plan: BlockPlan, stopwatch: Stopwatch, idle_seconds: float) -> Block:
+def run_block(call: Callable[[], object], plan: BlockPlan, stopwatch: Stopwatch, rest: Rest) -> Block:
     """Pause, make the dropped calls, and time the others.
 
     With a device to wait for, the whole block is one batch: waiting for it after each call would keep the host
@@ -83,7 +84,7 @@ def run_block(call: Callable[[], object], plan: BlockPlan, stopwatch: Stopwatch,
     batch, rounds = plan.batch, plan.rounds
     if stopwatch.synchronize is not None:
         batch, rounds = batch * rounds, 1
-    stopwatch.clock.sleep(idle_seconds)
+    rest.take()
     outputs: tuple[object, ...] = ()
     if plan.dropped:
         outputs = (call(),)

@@ -20,6 +20,9 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None:
         """Let at least ``seconds`` pass on this clock."""
 
+    def used(self) -> float:
+        """Seconds of processor time that all threads of the process have taken so far."""
+
 
 class SystemClock:
     """The clock of the machine, at the best resolution that Python offers. Thread-safe: it holds nothing."""
@@ -31,3 +34,7 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Give the processor away for ``seconds``."""
         time.sleep(seconds)
+
+    def used(self) -> float:
+        """Seconds of ``time.process_time``."""
+        return time.process_time()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from aitune.torch.measure.block import seconds_per_call
 from aitune.torch.measure.profiling_config import ProfilingConfig
+from aitune.torch.measure.rest import Rest
 from aitune.torch.measure.stopwatch import Stopwatch
 
 __all__ = ["Latency", "latency_percentiles"]
@@ -60,7 +61,7 @@ def latency_percentiles(
     config = config or ProfilingConfig()
     end = stopwatch.read() + config.max_seconds
     expected = seconds_per_call(call, stopwatch, config)
-    stopwatch.clock.sleep(config.idle_seconds)
+    Rest(stopwatch.clock, config.idle_seconds).take()
     times: list[float] = []
     while len(times) < config.latency_calls and (not times or stopwatch.clock.now() + expected <= end):
         times.append(stopwatch.time_calls(call, 1)[0])

@@ -12,6 +12,7 @@ from aitune.torch.measure.interval import MedianInterval, median_interval
 from aitune.torch.measure.looks import Looks
 from aitune.torch.measure.paired_timing import Basis, Outcome
 from aitune.torch.measure.profiling_config import ProfilingConfig
+from aitune.torch.measure.rest import Rest
 from aitune.torch.measure.slow_calls import ratio_of_totals, slow_by_chance
 from aitune.torch.measure.stopwatch import Stopwatch
 
@@ -108,14 +109,14 @@ class Race:
             threshold: Ratio to reach.
         """
         looks = Looks.of(self.config)
-        coin = random.Random(self.config.seed)
+        coin, rest = random.Random(self.config.seed), Rest(self.stopwatch.clock, self.config.idle_seconds)
         finding = Finding((), "typical calls", MedianInterval(0.0, rough.ratio, math.inf, 1.0), "undecided")
         pairs: list[Pair] = []
         spent = 0.0
         start = self.stopwatch.clock.now()
         for look, target in enumerate(looks.blocks):
             while len(pairs) < target and self._has_time(start, len(pairs), rough):
-                pairs.append(self._run_pair(rough, coin))
+                pairs.append(self._run_pair(rough, coin, rest))
                 rough = pairs[-1].least
             last = len(pairs) < target or target == looks.blocks[-1]
             if pairs:
@@ -138,13 +139,13 @@ class Race:
     def _plan(self, rough: Times) -> BlockPlan:
         return BlockPlan.for_calls_of(max(rough.candidate, rough.baseline), self.config)
 
-    def _run_pair(self, rough: Times, coin: random.Random) -> Pair:
+    def _run_pair(self, rough: Times, coin: random.Random, rest: Rest) -> Pair:
         candidate_first, plan = coin.random() < 0.5, self._plan(rough)
         if plan.dropped:
             # Blocks of one length would let calls that are slow at regular intervals fall on those that are not timed.
             plan = replace(plan, dropped=plan.dropped + coin.randrange(_JITTER))
         order = (self.candidate, self.baseline) if candidate_first else (self.baseline, self.candidate)
-        blocks = [run_block(call, plan, self.stopwatch, self.config.idle_seconds) for call in order]
+        blocks = [run_block(call, plan, self.stopwatch, rest) for call in order]
         ours, theirs = blocks if candidate_first else reversed(blocks)
         if self.observe is not None:
             # After both blocks: between them it would disturb the second one, whichever side that is.

@@ -20,6 +20,7 @@ from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.module.drift import EVERY, DriftWatch
 from aitune.torch.module.fork import keep_for_ever, tell_after_fork
 from aitune.torch.module.miss import Miss, find_route
+from aitune.torch.module.refit import Refitter
 from aitune.torch.module.resting import Place, Resting
 from aitune.torch.module.route import Route, compile_route
 from aitune.torch.module.slot import CALL_CODE, Slot, is_copy, its_own
@@ -29,6 +30,9 @@ from aitune.torch.module.weights import StateWatch
 __all__ = ["Dispatcher", "Served"]
 
 _log = logging.getLogger(__name__)
+
+_LOOK, _ANSWER = 1, 2
+_SOON = 8  # calls between two looks at whether a device has answered
 
 _STALE = "weights, children, flags or attributes are not those it was tuned with; retune() tunes anew"
 
@@ -79,6 +83,9 @@ class Dispatcher:
         self._drifted = False
         self._forked = False
         self._changes = 0
+        self._refitter = Refitter.of(
+            name, slot.module, slot.original, [(one.engine, one.graph, one.backend) for one in self._served]
+        )
         self._check: Callable[..., Any] = _nowhere
         self._quick: Callable[..., Any] = _nowhere
         self._begin_watching()
@@ -158,6 +165,7 @@ class Dispatcher:
             self._check = _nowhere
             self.resting = Resting(self._name, self._slot.module, place, self._slot.original)
             self.original = self.resting.call
+            self._refitter = None
             self._begin_watching()
             self._compile()
         return None
@@ -171,7 +179,8 @@ class Dispatcher:
 
     def forked(self) -> None:
         """In a forked child: send every call to the original, since the threads of the engines are not there."""
-        keep_for_ever(self._served)
+        keep_for_ever((self._served, self._drift))
+        self._drift = None
         self._lock = threading.Lock()
         self._forked = True
         self._check = _nowhere
@@ -186,8 +195,8 @@ class Dispatcher:
             frame = frame_of(1)
             if frame.f_code is CALL_CODE and (owner := frame.f_locals["self"]) is not module and is_copy(owner, call):
                 return owner._call_impl(*args, **kwargs)
-            if turn():
-                self._look()
+            if now := turn():
+                self._look(now)
             try:
                 run = self._check(*args, **kwargs)
             except Exception:  # noqa: BLE001 - a call that does not fit, or a user's container that cannot be read
@@ -204,9 +213,9 @@ class Dispatcher:
     def _run_original(self, *args: Any, **kwargs: Any) -> Any:
         return self.original(*args, **kwargs)
 
-    def _look(self) -> None:
+    def _look(self, turn: int) -> None:
         drift = self._drift
-        if drift is not None and not self._drifted and drift.changed:
+        if drift is not None and not self._drifted and (drift.answer() or (turn == _LOOK and drift.glance())):
             self._suspect()
 
     def _suspect(self) -> None:
@@ -270,6 +279,10 @@ class Dispatcher:
 
     def _missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Count and log why a call goes to the original; return a route after all if only hooks had to be looked at."""
+        if self._refitter is not None and self._refitter.unproven:
+            proof = self._proof(self._refitter, args, kwargs)
+            if proof is not None:
+                return proof
         made = _hooks_made()
         try:
             found = self._find(args, kwargs)
@@ -283,7 +296,7 @@ class Dispatcher:
             self._suspect()
             self._changes += 1
             if self._changes % EVERY == 1 and self._spoiled():
-                self._give_up()
+                self._renew()
         self._count_miss(found)
         return None
 
@@ -292,12 +305,56 @@ class Dispatcher:
             return False
         return self._watch.spoiled or (self._drift is not None and self._drift.spoiled)
 
+    def _renew(self) -> None:
+        """The weights changed for good: have the engines take them over once they stay, or never look at them again."""
+        refitter, drift = self._refitter, self._drift
+        if refitter is None or drift is None or drift.rebuilt or not self._watch.rewritten:
+            self._give_up()
+        elif refitter.settled():
+            problem = refitter.take_over()
+            if problem:
+                _log.warning("%s: %s", self._name, problem)
+                self._give_up()
+            elif problem is None:
+                with self._lock:
+                    self._begin_watching()
+                    self._drifted = False
+                    self._compile()
+
+    def _proof(self, refitter: Refitter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """Return what answers a call and lets an engine with new weights show that it computes with them.
+
+        None where the call is for no such engine.
+        """
+        if self._stale or self._forked or self._unchanged is None or not self._unchanged():
+            return None
+        routes = {i: route for i, route in enumerate(self._routes) if i in refitter.unproven}
+        found = find_route(self._slot.module, list(routes.values()), args, kwargs)
+        index = next((i for i, route in routes.items() if route is found), None)
+        if index is None:
+            return None
+        self._count_miss(Miss("weights changed", "an engine has them now, and is held against the module's answer"))
+
+        def prove(*args: Any, **kwargs: Any) -> Any:
+            answer, problem = refitter.prove(index, args, kwargs)
+            if problem != "":
+                with self._lock:
+                    if problem is not None:
+                        self._retired.add(index)
+                        refitter.unproven.discard(index)
+                    self._compile()
+            if problem:
+                self._count_miss(Miss("engine failed", f"{problem}; it is not used again"))
+            return answer
+
+        return prove
+
     def _give_up(self) -> None:
         """The weights changed for good: keep nothing of the old ones alive, and answer with the original from now."""
         with self._lock:
             self._stale = True
             self._compile()
-            self._routes, self._drift, self._unchanged = (), None, None
+            self._routes, self._drift, self._unchanged, self._refitter = (), None, None, None
             self._watch = StateWatch(torch.nn.Module())
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | Miss:
@@ -327,10 +384,11 @@ class Dispatcher:
         return found
 
     def _living(self, among: Sequence[Route] | None = None) -> list[Route]:
-        """Return the routes whose engines were not retired, in their present form, of some or of all."""
+        """Return the routes whose engines may be used, in their present form, of some or of all."""
         graphs = None if among is None else {id(route.graph) for route in among}
+        out = self._retired if self._refitter is None else self._retired | self._refitter.unproven
         routes = enumerate(self._routes)
-        return [r for i, r in routes if i not in self._retired and (graphs is None or id(r.graph) in graphs)]
+        return [r for i, r in routes if i not in out and (graphs is None or id(r.graph) in graphs)]
 
     def _follow_forward(self) -> None:
         """Take a forward on the instance that is the class's own for none; who removes a wrapper leaves that behind."""
@@ -363,9 +421,9 @@ class Dispatcher:
             _log.log(level, "%s: the original answers: %s%s", self._name, miss.reason, detail)
 
 
-def _turns() -> Iterator[bool]:
-    """Return what tells, call by call and for any thread, whether it is time to look for drift."""
-    return itertools.cycle([True, *[False] * (EVERY - 1)])
+def _turns() -> Iterator[int]:
+    """Return what tells, call by call and for any thread, whether to look for drift or for what a device answered."""
+    return itertools.cycle([_LOOK if i == 0 else _ANSWER if i % _SOON == 0 else 0 for i in range(EVERY)])
 
 
 def _hooks_made() -> int:

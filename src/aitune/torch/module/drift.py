@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from aitune.torch.module.device_words import device_words
 from aitune.torch.module.holdings import reachable, tensor_places
 from aitune.torch.module.slot import SLOT_NAME
 
@@ -29,7 +30,7 @@ _Word = ctypes.c_uint8 | ctypes.c_uint16 | ctypes.c_uint32 | ctypes.c_uint64
 
 
 class DriftWatch:
-    """Remembers children, flags and plain attributes of a module tree, and a digest of every tensor on the CPU.
+    """Remembers children, flags and plain attributes of a module tree, and a few words of every tensor.
 
     Args:
         module: The module as it was when its engines were validated.
@@ -46,22 +47,39 @@ class DriftWatch:
         self._names = tuple((part, frozenset(part.__dict__)) for part in parts)
         self._classes = tuple((part, type(part), type(part).forward) for part in parts)
         self._digests = tuple(_digests(module))
+        self._device_words = device_words(list(_readable_tensors(module, "cuda")))
 
     @property
     def changed(self) -> bool:
-        """Whether anything is different now."""
+        """Whether anything is different now; waits for the device that tensors are on."""
+        return self.rebuilt or self.spoiled
+
+    def glance(self) -> bool:
+        """Whether anything is different, as far as the host knows; devices are asked, and say so in :meth:`answer`."""
+        return self.rebuilt or self._spoiled_here or any(words.ask() for words in self._device_words)
+
+    def answer(self) -> bool:
+        """Whether a device, since it was asked, found the contents of a tensor to be others. Never waits."""
+        return any(words.answer() for words in self._device_words)
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether anything but the contents of tensors is different."""
         return (
             any(len(children) != count for children, count in self._counts)
             or self._values_changed()
             or any(owner.get(key) is not value for owner, key, value in self._objects)
             or any(type(part) is not kind or kind.forward is not code for part, kind, code in self._classes)
             or any(_new_value(part, names) for part, names in self._names)
-            or self.spoiled
         )
 
     @property
     def spoiled(self) -> bool:
-        """Whether the contents of a tensor are others, which is for good."""
+        """Whether the contents of a tensor are others, which is for good; waits for the device that it is on."""
+        return self._spoiled_here or any(words.changed for words in self._device_words)
+
+    @property
+    def _spoiled_here(self) -> bool:
         for tensor, address, words in self._digests:
             if tensor.data_ptr() != address:  # before anything is read: memory that was given up must not be touched
                 return True
@@ -139,12 +157,17 @@ def _is_settings(value: Any) -> bool:
 
 
 def _digests(module: torch.nn.Module) -> Iterator[tuple[torch.Tensor, int, list[tuple[_Word, int]]]]:
-    """Yield each tensor with its address and a few words of its memory, which every kind of write changes."""
+    """Yield each tensor of the host with its address and a few words of its memory, which every write changes."""
+    for tensor in _readable_tensors(module, "cpu"):
+        yield tensor, tensor.data_ptr(), [(word, word.value) for word in _words(tensor)]
+
+
+def _readable_tensors(module: torch.nn.Module, device: str) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
     for _, _, tensor, _ in tensor_places(module):
-        if id(tensor) not in seen and _readable(tensor):
+        if id(tensor) not in seen and _readable(tensor, device):
             seen.add(id(tensor))
-            yield tensor, tensor.data_ptr(), [(word, word.value) for word in _words(tensor)]
+            yield tensor
 
 
 _WORDS: dict[int, type[_Word]] = {
@@ -160,7 +183,7 @@ def middle_word(tensor: torch.Tensor) -> _Word | None:
 
     It may be read only after a look at the tensor's address: memory that was given up must not be touched.
     """
-    return _words(tensor)[1] if _readable(tensor) else None
+    return _words(tensor)[1] if _readable(tensor, "cpu") else None
 
 
 def _words(tensor: torch.Tensor) -> list[_Word]:
@@ -174,10 +197,10 @@ def _words(tensor: torch.Tensor) -> list[_Word]:
     return [kind.from_address(tensor.data_ptr() + int(place)) for place in places]
 
 
-def _readable(tensor: torch.Tensor) -> bool:
-    """Whether its memory is there to be read by this process."""
+def _readable(tensor: torch.Tensor, device: str) -> bool:
+    """Whether it is on such a device, and its memory is there to be read."""
     try:
-        plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel() > 0
+        plain = tensor.device.type == device and tensor.layout is torch.strided and tensor.numel() > 0
         return plain and tensor.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # no storage: lazy parameters, subclasses
         return False

@@ -67,6 +67,12 @@ class _Tensor:
         """Whether the tensor itself has other contents, or lies elsewhere, for good."""
         return _version(self.tensor) != self.version or _place(self.tensor) != self.place
 
+    @property
+    def kept(self) -> bool:
+        """Whether it is still there, of the same kind, whatever its contents are."""
+        there = _at(self.owner, self.key) is self.tensor and self.tensor.dtype is self.place[0]
+        return there and self.memory is not None and self.memory.device == self.tensor.device
+
     def same(self, names: Names) -> str:
         """Return an expression that is true while neither identity nor version changed."""
         tensor = names.of(self.tensor, "tensor")
@@ -174,6 +180,11 @@ class StateWatch:
     def spoiled(self) -> bool:
         """Whether a tensor itself changed: unlike one that was swapped for a while, it does not come back."""
         return any(entry.spoiled for entry in self._tensors)
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether every tensor, child and adapter is there as it was, whatever the contents of the tensors are."""
+        return not any(part.changed for part in self._parts) and all(entry.kept for entry in self._tensors)
 
     def settle(self) -> None:
         """Take the present state of :meth:`untouched` for the usual one, after everything was looked at."""
