@@ -38,6 +38,7 @@ class Work:
 def candidates() -> dict[str, Callable[[], Any]]:
     """Return each backend that a user could pick, under the name of its row."""
     from aitune.torch.backend import (
+        ONNXRuntimeBackend,
         TensorRTBackend,
         TensorRTBackendConfig,
         TorchAOBackend,
@@ -61,6 +62,7 @@ def candidates() -> dict[str, Callable[[], Any]]:
         "inductor-max": lambda: TorchInductorJitBackend(TorchInductorJitBackendConfig(mode="max-autotune")),
         "inductor-aot": TorchInductorAotBackend,
         "inductor-aot-graphs": lambda: TorchInductorAotBackend(TorchInductorAotBackendConfig(use_cuda_graphs=True)),
+        "onnxruntime": ONNXRuntimeBackend,
         "tensorrt": TensorRTBackend,
         "tensorrt-graphs": lambda: TensorRTBackend(TensorRTBackendConfig(use_cuda_graphs=True)),
         "tensorrt-traced": lambda: TensorRTBackend(TensorRTBackendConfig(use_dynamo=False, use_cuda_graphs=True)),

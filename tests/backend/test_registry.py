@@ -195,12 +195,16 @@ def test_importing_the_backends_imports_no_library():
     assert done.stdout.strip() == "[]"
 
 
-def test_torch_compile_stands_in_where_the_same_code_could_not_be_exported():
+def test_torch_compile_is_tried_where_the_same_code_could_not_be_exported_or_is_not_far_behind():
     cpu = default_backends("MaxThroughputStrategy", torch.device("cpu"))
     (frozen,) = [backend for backend in cpu if stands_in(backend)]
     failed = Trial(backend="TorchInductorAotBackend()", verdict=Verdict.unsupported)
     measured = Trial(backend="TorchInductorAotBackend()", verdict=Verdict.slower, speedup=0.9)
 
+    best = Trial(backend="OpenVINOBackend()", verdict=Verdict.accepted, speedup=1.2)
+    refused = Trial(backend="ONNXRuntimeBackend()", verdict=Verdict.wrong, speedup=9.0)
+
     assert superfluous(frozen, [failed]) is None
-    assert "was measured" in (superfluous(frozen, [measured]) or "")
-    assert superfluous(cpu[1], [measured]) is None
+    assert superfluous(frozen, [measured, refused]) is None
+    assert "is far behind the best so far (0.90 to 1.20)" in (superfluous(frozen, [measured, best]) or "")
+    assert superfluous(cpu[1], [measured, best]) is None

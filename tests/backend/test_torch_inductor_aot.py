@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import aitune.torch as ait
 from aitune.exceptions import AITuneUserInputError, BackendBuildError, BackendUnsupportedError
 from aitune.testing.fresh_process import in_fresh_process
 from aitune.torch.backend import TorchInductorAotBackend, TorchInductorAotBackendConfig
@@ -185,6 +186,29 @@ def test_without_freezing_and_with_settings_it_answers_the_same(linear_job, buil
     assert_same(engine.run(x), linear_job.module(x).detach())
     assert not engine.live_weights
     engine.close()
+
+
+@pytest.mark.slow
+def test_a_tuned_module_goes_on_with_changed_weights():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, 16)).eval()
+    backend = TorchInductorAotBackend(TorchInductorAotBackendConfig(freezing=False))
+    strategy = ait.OneBackendStrategy(backend).enable_performance_validation(False).enable_find_max_batch_size(False)
+    ait.tune(ait.Module(module, "net", strategy), list(torch.randn(8, 16)), batch_sizes=[1, 4])
+    stats = ait.handle(module).stats
+
+    with torch.no_grad():
+        for change in (lambda: module[0].weight.mul_(2), lambda: module[1].running_mean.add_(1)):
+            change()
+            for _ in range(100):
+                x = torch.randn(3, 16)
+                torch.testing.assert_close(module(x), module._call_impl(x))
+            before = ait.handle(module).stats.engine_calls[backend.describe()]
+            for _ in range(20):
+                module(torch.randn(3, 16))
+            assert ait.handle(module).stats.engine_calls[backend.describe()] == before + 20
+    assert stats.fallbacks == {}
+    ait.handle(module).untune()
 
 
 @pytest.mark.slow

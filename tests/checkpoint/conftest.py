@@ -20,7 +20,7 @@ from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.signature import CallForm, CallSignature
 from aitune.torch.graph.spec import CallSpec, TensorSpec
 from aitune.torch.graph.tree import flatten
-from aitune.torch.module.dispatch import Served
+from aitune.torch.module.served import Served
 from aitune.torch.report import GraphResult, ModuleResult
 from aitune.torch.store.digest import file_digest
 from aitune.torch.trial import Trial, Verdict

@@ -70,8 +70,8 @@ def test_a_module_too_quick_to_time_is_timed_in_batches(resolution):
         def sleep(self, seconds: float) -> None:
             clock.sleep(seconds)
 
-        def used(self) -> float:
-            return 0.0
+        def others_run(self) -> bool:
+            return False
 
     calls = 0
 

@@ -14,9 +14,10 @@ from aitune.torch.backend.base import Engine
 from aitune.torch.graph.job import Job
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.measure import ProfilingConfig
-from aitune.torch.module.dispatch import Dispatcher, Served
+from aitune.torch.module.dispatch import Dispatcher
 from aitune.torch.module.plan import plan_graphs
 from aitune.torch.module.recording import Recording, batch_of
+from aitune.torch.module.served import Served
 from aitune.torch.module.slot import Slot, current
 from aitune.torch.module.tune_module import OriginalEngine
 from aitune.torch.worker import build_here

@@ -205,7 +205,7 @@ def test_changed_weights_are_told_once_and_retune_takes_them_over(tune, frozen, 
     model = Small().eval()
     handle = tune(model, frozen, X)
     copy_in_place(model, model.layers[1])
-    with caplog.at_level(logging.INFO, logger="aitune.torch.module.dispatch"):
+    with caplog.at_level(logging.INFO, logger="aitune"):
         for _ in range(5):
             model(X)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -326,7 +326,8 @@ def test_a_module_and_its_engines_go_when_the_user_lets_go(recorded, install, en
     model = Model().eval()
     (graph,) = recorded(model, [(2, (X,), {})])
     engine = engine_of(lambda x: "engine")
-    from aitune.torch.module.dispatch import Dispatcher, Served
+    from aitune.torch.module.dispatch import Dispatcher
+    from aitune.torch.module.served import Served
     from aitune.torch.module.slot import Slot
 
     slot = Slot(model, None)

@@ -269,8 +269,9 @@ def test_sentence_transformers_encode_runs_on_the_engine(serve, frozen, encoder,
 def _serve_recorded(handle, backend):
     """Put an engine in front of every recorded graph."""
     from aitune.torch.graph.job import Job
-    from aitune.torch.module.dispatch import Dispatcher, Served
+    from aitune.torch.module.dispatch import Dispatcher
     from aitune.torch.module.plan import plan_graphs
+    from aitune.torch.module.served import Served
 
     slot, served = handle._slot(), []
     for entry in plan_graphs(handle.name, handle._recording, {}):

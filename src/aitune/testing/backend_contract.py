@@ -21,6 +21,7 @@ from aitune.testing.surroundings import Surroundings
 from aitune.testing.workshop import skip
 from aitune.torch.backend import Engine
 from aitune.torch.backend.resident import return_freed
+from aitune.torch.backend.state import state_of
 from aitune.torch.bench import unusable
 from aitune.torch.check import judge, prepare
 from aitune.torch.check.bounds import FLOORS
@@ -143,7 +144,7 @@ class BackendContract(RecipeContract):
         assert isinstance(engine, Engine), f"a {type(engine).__name__} is no Engine"
         assert engine.precision in PRECISIONS, f"precision is {engine.precision!r}"
         assert self.precision in (None, engine.precision), f"computes in {engine.precision}, not in {self.precision}"
-        for name in ("reentrant", "keeps_module", "live_weights", "own_errors"):
+        for name in ("reentrant", "keeps_module", "live_weights", "refits", "own_errors"):
             assert isinstance(getattr(engine, name), bool), f"{name} is {getattr(engine, name)!r}"
 
     def test_threads_do_not_disturb_each_other(self, case: Case) -> None:
@@ -224,6 +225,33 @@ class BackendContract(RecipeContract):
         answers = in_fresh_process(answers_of_kept, self.make_backend(), job, folder, samples)
         for sample, answer in zip(samples, answers, strict=True):
             self._expect(case, answer, self._answer(case, sample), 0.1)
+
+    def test_an_engine_that_says_so_takes_over_other_weights(self) -> None:
+        """With the weights that the module has now, an engine answers as the module does, and is not kept any more."""
+        case = self._first_case()
+        if not self.workshop.engine(case).refits:
+            raise skip(self.workshop.backend, "its engines take no other weights")
+        job = case.job(self.workshop.folder(), self.device)
+        engine = self.workshop.build(job)
+        try:
+            for _ in range(2):
+                with torch.no_grad():
+                    for parameter in job.module.parameters():
+                        parameter.mul_(1.5)
+                engine.refit(state_of(job.module))
+                for batch in (4, 1, 3):
+                    sample = self._call(case, batch)
+                    with torch.no_grad():
+                        got = engine.run(*sample.args, **sample.kwargs)
+                        wanted = job.forward(*sample.args, **sample.kwargs)
+                    self._expect(case, got, wanted)
+            try:
+                engine.save(self.workshop.folder())
+            except NotImplementedError:
+                return
+            raise AssertionError("an engine was saved with the weights that it was built with")
+        finally:
+            engine.close()
 
     def test_what_it_cannot_serve_ends_in_an_exception(self) -> None:
         """A module beyond it is refused or fails; the process goes on."""

@@ -68,9 +68,9 @@ class FakeClock:
         """Advance by exactly ``seconds``: disturbances touch work alone."""
         self._time += seconds
 
-    def used(self) -> float:
-        """None at all: fake work has no threads that would go on."""
-        return 0.0
+    def others_run(self) -> bool:
+        """Never: fake work has no threads that would go on."""
+        return False
 
     def work(self, seconds: float) -> None:
         """Advance by what ``seconds`` of work take on the disturbed machine."""

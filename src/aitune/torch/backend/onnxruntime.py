@@ -163,7 +163,9 @@ class ONNXRuntimeBackend(Backend[ONNXRuntimeBackendConfig]):
             session = self._session(path, job, {})
             return FunctionEngine(_call_of(session, job.graph, artifact.routes), facts, artifact, folder)
         stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]
-        own = {"device_id": str(stream.device_index), "user_compute_stream": str(stream.cuda_stream)}
+        own = {"user_compute_stream": str(stream.cuda_stream)}
+        if stream.device_index:  # asked for the first device, the library prints that it has no plugin for it
+            own["device_id"] = str(stream.device_index)
         bound = BoundSession(self._session(path, job, own), job.graph, artifact.routes, job.device, stream)
         return FunctionEngine(compile_call(job.graph, bound), facts, artifact, folder, bound.close)
 

@@ -22,6 +22,7 @@ from aitune.torch.backend.linking import RUNTIME, has_runtime_of_its_own, links_
 from aitune.torch.backend.precision import module_precision
 from aitune.torch.backend.processor import Processor
 from aitune.torch.backend.resident import read_once
+from aitune.torch.backend.state import state_of
 from aitune.torch.backend.validation import check_bool, check_options
 from aitune.torch.export.flat import OutputRoutes, flat_call, flat_inputs
 from aitune.torch.export.program import ExportedGraph, export_program
@@ -160,7 +161,9 @@ class TorchInductorAotBackend(Backend[TorchInductorAotBackendConfig]):
         if unknown:
             names = ", ".join(sorted(unknown))
             raise AITuneUserInputError(f"TorchInductorAotBackendConfig: inductor_configs: Inductor has no {names}")
-        settings: dict[str, Any] = {"freezing": self._freezes(job.device)}
+        freezing = self._freezes(job.device)
+        # Else the smallest weights, up to eight numbers, are written into the code, and refit would not reach them.
+        settings: dict[str, Any] = {"freezing": freezing, "always_keep_tensor_constants": not freezing}
         if job.device.type == "cpu":
             # Written down: left alone, a library compiled for all cores takes whatever torch.set_num_threads says
             # later, and has places for the results of as many threads only as there were cores.
@@ -232,11 +235,9 @@ class _Package:
 
 def _weights_of(loader: Any, module: torch.nn.Module) -> Callable[[Mapping[str, torch.Tensor]], None] | None:
     """Return what gives a package other weights, None where it has constants that are none of the module's tensors."""
-    known = {
-        name for named in (module.named_parameters, module.named_buffers) for name, _ in named(remove_duplicate=False)
-    }
+    known = state_of(module)
     names: dict[str, str] = {fqn: fqn.removeprefix(_EXPORTED_AS) for fqn in loader.get_constant_fqns()}
-    if not names or not known.issuperset(names.values()):
+    if not names or any(name not in known for name in names.values()):
         return None
 
     def take(state: Mapping[str, torch.Tensor]) -> None:

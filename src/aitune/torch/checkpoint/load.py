@@ -26,9 +26,9 @@ from aitune.torch.fields import Fields
 from aitune.torch.graph.document import read_graph
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.signature import CallSignature
-from aitune.torch.module.dispatch import Served
 from aitune.torch.module.handle import Handle, find_handle, tuning_alone
 from aitune.torch.module.module import Module, unwrapped
+from aitune.torch.module.served import Served
 from aitune.torch.module.tune_module import OriginalEngine, module_device
 from aitune.torch.report import GraphResult, ModuleResult
 from aitune.torch.trial import ORIGINAL

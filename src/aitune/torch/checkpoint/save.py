@@ -17,8 +17,8 @@ from aitune.torch.checkpoint.manifest import Manifest, SavedGraph, SavedModule
 from aitune.torch.checkpoint.places import Place, place_text, places
 from aitune.torch.checkpoint.storage import LocalTorchStorage
 from aitune.torch.graph.document import NotWrittenError
-from aitune.torch.module.dispatch import Served
 from aitune.torch.module.handle import Handle, ModuleState, find_handle
+from aitune.torch.module.served import Served
 from aitune.torch.report import ModuleResult
 from aitune.torch.store.digest import file_digest
 from aitune.torch.store.files import KeptFile

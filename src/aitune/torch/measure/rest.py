@@ -9,13 +9,12 @@ from aitune.torch.measure.clock import Clock
 __all__ = ["Rest"]
 
 _LONGEST = 0.5  # seconds; ONNX Runtime's threads wait for work for a twentieth of a second up to that
-_AT_REST = 0.5  # processors in use on average; a thread that spins takes one
 _PATIENCE = 3  # pauses in which other threads never rested, after which they are taken for those of the program
 
 
 @dataclass
 class Rest:
-    """Pauses until no thread of the process works any more: threads that wait for work by spinning slow others down.
+    """Pauses until no other thread of the process runs: threads that wait for work by spinning slow others down.
 
     Threads of the program itself may never rest; then it pauses shortly from the third time on.
 
@@ -30,14 +29,15 @@ class Rest:
 
     def take(self) -> None:
         """Pause."""
-        end = self.clock.now() + (_LONGEST if self._restless < _PATIENCE else 0.0)
-        while self.seconds:
-            before, used = self.clock.now(), self.clock.used()
-            self.clock.sleep(self.seconds)
-            now = self.clock.now()
-            if self.clock.used() - used <= _AT_REST * (now - before):
-                self._restless = 0 if self._restless < _PATIENCE else self._restless
-                return
-            if now >= end:
+        if not self.seconds:
+            return
+        self.clock.sleep(self.seconds)
+        if self._restless >= _PATIENCE:
+            return
+        end = self.clock.now() + _LONGEST
+        while self.clock.others_run():
+            if self.clock.now() >= end:
                 self._restless += 1
                 return
+            self.clock.sleep(self.seconds)
+        self._restless = 0

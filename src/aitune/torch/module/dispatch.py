@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from aitune.exceptions import FOREIGN, text_of
-from aitune.torch.backend.base import Backend, Engine
 from aitune.torch.backend.guarded import close_engine
-from aitune.torch.graph.accessor import Names, compiled
-from aitune.torch.graph.graph import GraphSpec
-from aitune.torch.module.drift import EVERY, DriftWatch
+from aitune.torch.module.change import ChangeWatch, turns
+from aitune.torch.module.drift import EVERY
 from aitune.torch.module.fork import keep_for_ever, tell_after_fork
 from aitune.torch.module.miss import Miss, find_route
+from aitune.torch.module.misses import Misses
 from aitune.torch.module.refit import Refitter
 from aitune.torch.module.resting import Place, Resting
 from aitune.torch.module.route import Route, compile_route
-from aitune.torch.module.slot import CALL_CODE, Slot, is_copy, its_own
+from aitune.torch.module.serial import serialised
+from aitune.torch.module.served import Served
+from aitune.torch.module.slot import CALL_CODE, Slot, is_copy, its_own, same_forward
 from aitune.torch.module.stats import Stats, Tally
-from aitune.torch.module.weights import StateWatch
 
-__all__ = ["Dispatcher", "Served"]
+__all__ = ["Dispatcher"]
 
 _log = logging.getLogger(__name__)
 
-_LOOK, _ANSWER = 1, 2
-_SOON = 8  # calls between two looks at whether a device has answered
-
 _STALE = "weights, children, flags or attributes are not those it was tuned with; retune() tunes anew"
-
-
-@dataclass(frozen=True)
-class Served:
-    """A graph with the engine that serves it.
-
-    Attributes:
-        graph: The graph, with the ranges that were validated.
-        engine: The engine, owned by the dispatcher from now on.
-        backend: Description of the backend that built it.
-        recipe: The backend itself, None for the original.
-        put_back: Told why, where the graph turns out to be better off with the original.
-    """
-
-    graph: GraphSpec
-    engine: Engine
-    backend: str
-    recipe: Backend[Any] | None = None
-    put_back: Callable[[str], None] | None = None
 
 
 class Dispatcher:
@@ -76,7 +53,7 @@ class Dispatcher:
         self.original: Callable[..., Any] = slot.original
         self.resting: Resting | None = None
         self._tallies = {one.backend: Tally() for one in self._served}
-        self._misses: dict[str, int] = {}
+        self._misses = Misses(name)
         self._lock = threading.Lock()
         self._retired: set[int] = set()
         self._stale = False
@@ -99,9 +76,7 @@ class Dispatcher:
         """Take the module as it is for the one that the engines were made of."""
         given_up = self.resting is not None and self.resting.place == "meta"
         frozen = any(not one.engine.live_weights for one in self._served) and not given_up
-        self._watch = StateWatch(self._slot.module)
-        self._drift = DriftWatch(self._slot.module) if frozen else None
-        self._unchanged = _compiled_watch(self._watch) if frozen else None
+        self._watch = ChangeWatch(self._slot.module, frozen=frozen)
         self._routes = tuple(self._route(one, watched=not given_up) for one in self._served)
         # Only the module itself, in the place of an engine, runs the hooks of what is below. Not yet looked for any.
         self._hooks_seen = [-1] if any(not one.engine.own_errors for one in self._served) else None
@@ -113,11 +88,10 @@ class Dispatcher:
 
     def reader(self) -> Callable[[], Stats]:
         """Return a function that returns :attr:`stats`, also once the module is gone; it keeps nothing alive."""
-        lock, missed, tallies = self._lock, self._misses, self._tallies
+        missed, tallies = self._misses, self._tallies
 
         def read() -> Stats:
-            with lock:
-                misses = dict(missed)
+            misses = missed.copy()
             engines = {backend: tally.value for backend, tally in tallies.items()}
             return Stats({backend: calls for backend, calls in engines.items() if calls}, misses)
 
@@ -126,12 +100,11 @@ class Dispatcher:
     @property
     def misses(self) -> Mapping[str, int]:
         """Calls that went to the original, by reason; a view that follows the counts, and is empty without any."""
-        return self._misses
+        return self._misses.counts
 
     def reset_stats(self) -> None:
         """Count from zero again, and log every reason anew."""
-        with self._lock:
-            self._misses.clear()
+        self._misses.clear()
         for tally in self._tallies.values():
             tally.reset()
 
@@ -143,8 +116,7 @@ class Dispatcher:
     @property
     def outdated(self) -> bool:
         """Whether an engine with weights of its own serves a module that was changed since."""
-        changed = self._drift is not None and (self._watch.changed or self._drift.changed)
-        return self._stale or changed
+        return self._stale or self._watch.changed
 
     def rest(self, place: Place) -> str | None:
         """Put the weights of the original elsewhere, and go on serving.
@@ -179,14 +151,15 @@ class Dispatcher:
 
     def forked(self) -> None:
         """In a forked child: send every call to the original, since the threads of the engines are not there."""
-        keep_for_ever((self._served, self._drift))
-        self._drift = None
+        keep_for_ever((self._served, self._watch))
+        self._watch = ChangeWatch.of_nothing()
         self._lock = threading.Lock()
+        self._misses.forked()
         self._forked = True
         self._check = _nowhere
 
     def _make_call(self) -> Callable[..., Any]:
-        original, missed, turn = self._slot.original, self._missed, _turns().__next__
+        original, missed, turn = self._slot.original, self._missed, turns().__next__
         module, frame_of, compiling = self._slot.module, sys._getframe, torch.compiler.is_dynamo_compiling
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -214,8 +187,7 @@ class Dispatcher:
         return self.original(*args, **kwargs)
 
     def _look(self, turn: int) -> None:
-        drift = self._drift
-        if drift is not None and not self._drifted and (drift.answer() or (turn == _LOOK and drift.glance())):
+        if not self._drifted and self._watch.look(turn):
             self._suspect()
 
     def _suspect(self) -> None:
@@ -226,14 +198,14 @@ class Dispatcher:
 
     def _route(self, one: Served, *, watched: bool) -> Route:
         run = self._counted(one)
-        watch = None if one.engine.live_weights or not watched else self._watch
+        watch = None if one.engine.live_weights or not watched else self._watch.state
         forward = self._slot.module.__dict__.get("forward")
         return Route(one.graph.narrowed(one.engine.ranges), run, watch, forward, reads_memory=not one.engine.own_errors)
 
     def _counted(self, one: Served) -> Callable[..., Any]:
         engine_run, count = one.engine.run, self._tallies[one.backend].add
         if not one.engine.reentrant:
-            engine_run = _serialised(engine_run, self.original)
+            engine_run = serialised(engine_run, self.original)
         if one.engine.own_errors or (self.resting is not None and self.resting.place == "meta"):
 
             def run_own(*args: Any, **kwargs: Any) -> Any:
@@ -297,18 +269,18 @@ class Dispatcher:
             self._changes += 1
             if self._changes % EVERY == 1 and self._spoiled():
                 self._renew()
-        self._count_miss(found)
+        self._misses.count(found)
         return None
 
     def _spoiled(self) -> bool:
         if self.resting is not None and self.resting.busy:  # they are elsewhere for a call, and come back
             return False
-        return self._watch.spoiled or (self._drift is not None and self._drift.spoiled)
+        return self._watch.spoiled
 
     def _renew(self) -> None:
         """The weights changed for good: have the engines take them over once they stay, or never look at them again."""
-        refitter, drift = self._refitter, self._drift
-        if refitter is None or drift is None or drift.rebuilt or not self._watch.rewritten:
+        refitter = self._refitter
+        if refitter is None or not self._watch.rewritten:
             self._give_up()
         elif refitter.settled():
             problem = refitter.take_over()
@@ -326,14 +298,14 @@ class Dispatcher:
 
         None where the call is for no such engine.
         """
-        if self._stale or self._forked or self._unchanged is None or not self._unchanged():
+        if self._stale or self._forked or self._watch.shows:
             return None
         routes = {i: route for i, route in enumerate(self._routes) if i in refitter.unproven}
         found = find_route(self._slot.module, list(routes.values()), args, kwargs)
         index = next((i for i, route in routes.items() if route is found), None)
         if index is None:
             return None
-        self._count_miss(Miss("weights changed", "an engine has them now, and is held against the module's answer"))
+        self._misses.count(Miss("weights changed", "an engine has them now, and is held against the module's answer"))
 
         def prove(*args: Any, **kwargs: Any) -> Any:
             answer, problem = refitter.prove(index, args, kwargs)
@@ -344,7 +316,7 @@ class Dispatcher:
                         refitter.unproven.discard(index)
                     self._compile()
             if problem:
-                self._count_miss(Miss("engine failed", f"{problem}; it is not used again"))
+                self._misses.count(Miss("engine failed", f"{problem}; it is not used again"))
             return answer
 
         return prove
@@ -354,8 +326,7 @@ class Dispatcher:
         with self._lock:
             self._stale = True
             self._compile()
-            self._routes, self._drift, self._unchanged, self._refitter = (), None, None, None
-            self._watch = StateWatch(torch.nn.Module())
+            self._routes, self._refitter, self._watch = (), None, ChangeWatch.of_nothing()
 
     def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | Miss:
         if self._forked:
@@ -367,16 +338,15 @@ class Dispatcher:
             return Miss("engine failed")
         training = self._slot.module.training
         matching = [route for route in routes if route.graph.training is training] or routes
-        if all(route.watch is not None for route in matching) and self._unchanged is not None and not self._unchanged():
+        if all(route.watch is not None for route in matching) and self._watch.shows:
             return Miss("weights changed", _STALE)  # said quickly: it may be so for long
         self._follow_forward()
         found = find_route(self._slot.module, self._living(matching), args, kwargs)
-        drift = self._drift
-        if isinstance(found, Route) and found.watch is not None and drift is not None:
+        if isinstance(found, Route) and found.watch is not None and self._watch.frozen:
             # The quick check said no, and nothing that it looks at is different now: look at everything else.
-            if drift.changed:
+            if self._watch.drifted:
                 return Miss("weights changed", _STALE)
-            self._watch.settle()
+            self._watch.state.settle()
             if self._drifted:
                 with self._lock:  # a flag or a child that is back, after train() and eval() for instance
                     self._drifted = False
@@ -394,9 +364,7 @@ class Dispatcher:
         """Take a forward on the instance that is the class's own for none; who removes a wrapper leaves that behind."""
         module = self._slot.module
         forward = module.__dict__.get("forward")
-        if any(
-            route.forward is not forward and _same_forward(module, route.forward, forward) for route in self._routes
-        ):
+        if any(route.forward is not forward and same_forward(module, route.forward, forward) for route in self._routes):
             with self._lock:
                 self._routes = tuple(replace(route, forward=forward) for route in self._routes)
                 self._compile()
@@ -406,24 +374,12 @@ class Dispatcher:
             self._retired.update(i for i, served in enumerate(self._served) if served is one)
             self._compile()
         detail = f"{one.backend} raised {text_of(error)}"
-        self._count_miss(Miss("engine failed", f"{detail}; it is not used again"))
+        self._misses.count(Miss("engine failed", f"{detail}; it is not used again"))
 
     def _at_fault(self) -> None:
-        self._count_miss(Miss("original raised", "an engine and the original could not answer a call; it was at fault"))
-
-    def _count_miss(self, miss: Miss) -> None:
-        with self._lock:
-            first = miss.reason not in self._misses
-            self._misses[miss.reason] = self._misses.get(miss.reason, 0) + 1
-        if first:
-            level = logging.WARNING if miss.reason in ("weights changed", "engine failed") else logging.INFO
-            detail = f" ({miss.detail})" if miss.detail else ""
-            _log.log(level, "%s: the original answers: %s%s", self._name, miss.reason, detail)
-
-
-def _turns() -> Iterator[int]:
-    """Return what tells, call by call and for any thread, whether to look for drift or for what a device answered."""
-    return itertools.cycle([_LOOK if i == 0 else _ANSWER if i % _SOON == 0 else 0 for i in range(EVERY)])
+        self._misses.count(
+            Miss("original raised", "an engine and the original could not answer a call; it was at fault")
+        )
 
 
 def _hooks_made() -> int:
@@ -443,47 +399,3 @@ def _first_of(checks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
         return None
 
     return check
-
-
-def _compiled_watch(watch: StateWatch) -> Callable[[], bool]:
-    """Return a function that tells, as quickly as the check of a call does, whether no change shows."""
-    names = Names()
-    condition = watch.condition(names)
-    unchanged = compiled("unchanged", "", [f"return {condition}"], names)
-
-    def answer() -> bool:
-        try:
-            return bool(unchanged())
-        except (AttributeError, KeyError, RuntimeError):  # a tensor or child that is no longer there
-            return False
-
-    return answer
-
-
-def _same_forward(module: torch.nn.Module, first: Any, second: Any) -> bool:
-    """Whether two forwards found on the instance, None for none, run the same code on the same module."""
-
-    def own(forward: Any) -> Any:
-        bound = getattr(forward, "__self__", None) is module
-        return None if bound and getattr(forward, "__func__", None) is type(module).forward else forward
-
-    return own(first) is own(second)
-
-
-def _serialised(run: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs one call at a time; a call from within a call of the same thread goes to the original."""
-    lock = threading.Lock()
-    inside: list[int] = []
-
-    def run_alone(*args: Any, **kwargs: Any) -> Any:
-        me = threading.get_ident()
-        if inside == [me]:
-            return original(*args, **kwargs)
-        with lock:
-            inside.append(me)
-            try:
-                return run(*args, **kwargs)
-            finally:
-                inside.clear()
-
-    return run_alone

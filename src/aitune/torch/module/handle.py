@@ -22,12 +22,13 @@ from aitune.torch.check.trace import no_trace
 from aitune.torch.config import config
 from aitune.torch.graph.signature import CallSignature
 from aitune.torch.module.declared import DynamicShapes, validated
-from aitune.torch.module.dispatch import Dispatcher, Served
+from aitune.torch.module.dispatch import Dispatcher
 from aitune.torch.module.graph_specs import GraphSpecs
 from aitune.torch.module.plan import Plan, Strategies, plan_graphs
 from aitune.torch.module.recording import Recording
 from aitune.torch.module.registry import Registry
 from aitune.torch.module.resting import Place
+from aitune.torch.module.served import Served
 from aitune.torch.module.slot import Slot, current, is_ours, its_own
 from aitune.torch.module.stats import Stats
 from aitune.torch.module.tune_module import TuneOptions, module_device, tune_module

@@ -12,12 +12,12 @@ import torch
 
 from aitune.exceptions import FOREIGN, text_of
 from aitune.torch.backend.base import Engine
+from aitune.torch.backend.state import state_of
 from aitune.torch.check.spot import difference
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.tree import flatten
-from aitune.torch.module.drift import DriftWatch
-from aitune.torch.module.weights import StateWatch
+from aitune.torch.module.change import ChangeWatch
 
 __all__ = ["Refitter"]
 
@@ -49,7 +49,7 @@ class Refitter:
         self._module = module
         self._original = original
         self._engines = engines
-        self._watches: tuple[StateWatch, DriftWatch] | None = None
+        self._watch: ChangeWatch | None = None
         self._busy = threading.Lock()
         self.unproven: set[int] = set()
 
@@ -68,9 +68,9 @@ class Refitter:
 
     def settled(self) -> bool:
         """Whether nothing has changed since this was asked last; waits for the device that weights are on."""
-        if self._watches is not None and not any(watch.changed for watch in self._watches):
+        if self._watch is not None and not self._watch.changed:
             return True
-        self._watches = StateWatch(self._module), DriftWatch(self._module)
+        self._watch = ChangeWatch(self._module, frozen=True)
         return False
 
     def take_over(self) -> str | None:
@@ -84,7 +84,7 @@ class Refitter:
             return ""
         try:
             started = time.perf_counter()
-            state = _state_of(self._module)
+            state = state_of(self._module)
             backend = ""
             try:
                 for engine, _, backend in self._engines.values():  # noqa: B007 - named where one fails
@@ -93,7 +93,7 @@ class Refitter:
                 return f"{backend} does not take over the changed weights: {text_of(error)}"
             if not self.settled():
                 return ""
-            self._watches = None
+            self._watch = None
             self.unproven = set(self._engines)
             took = time.perf_counter() - started
             _log.info("%s: its engines took over changed weights in %.2f s", self._name, took)
@@ -135,12 +135,3 @@ class Refitter:
             return wanted, None
         finally:
             self._busy.release()
-
-
-def _state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return every parameter and buffer under each of its names."""
-    return {
-        name: tensor.detach()
-        for named in (module.named_parameters, module.named_buffers)
-        for name, tensor in named(remove_duplicate=False)
-    }

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["CALL_CODE", "SLOT_NAME", "Slot", "current", "is_copy", "is_ours", "its_own"]
+__all__ = ["CALL_CODE", "SLOT_NAME", "Slot", "current", "is_copy", "is_ours", "its_own", "same_forward"]
 
 SLOT_NAME = "_compiled_call_impl"
 """Entry of a module that is the slot; what is in it changes nothing about what the module computes."""
@@ -134,3 +134,13 @@ def _pickles_itself(kind: type) -> bool:
 
 CALL_CODE = torch.nn.Module._wrapped_call_impl.__code__
 """The code that calls what is in a slot; its local ``self`` is the module that is called."""
+
+
+def same_forward(module: torch.nn.Module, first: Any, second: Any) -> bool:
+    """Whether two forwards found on the instance, None for none, run the same code on the same module."""
+
+    def own(forward: Any) -> Any:
+        bound = getattr(forward, "__self__", None) is module
+        return None if bound and getattr(forward, "__func__", None) is type(module).forward else forward
+
+    return own(first) is own(second)

@@ -21,8 +21,9 @@ from aitune.torch.events import GraphChosen, GraphStarted, publish
 from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.job import Job
 from aitune.torch.measure import Stopwatch
-from aitune.torch.module.dispatch import Dispatcher, Served
+from aitune.torch.module.dispatch import Dispatcher
 from aitune.torch.module.plan import Entry, Plan
+from aitune.torch.module.served import Served
 from aitune.torch.module.slot import Slot
 from aitune.torch.report import GraphResult, ModuleResult
 from aitune.torch.store import Store, Subject, describe_subject
