@@ -19,7 +19,7 @@ READY := $(VENV)/.ready
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## tune a real sentence embedding model for this CPU, under 4 minutes
+demo: $(READY) ## tune a real sentence embedding model for this CPU, under 5 minutes
 	$(BIN)/python examples/minilm_search.py
 
 # A process for each folder of tests: in one that has loaded every vendor library, and waited for hundreds of child

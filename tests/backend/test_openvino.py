@@ -1,5 +1,7 @@
 """What is particular to OpenVINO: precision, buffers, dtypes, telemetry."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -143,3 +145,49 @@ def test_importing_it_sends_no_telemetry():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_a_kept_engine_is_not_compiled_again(linear_job, built, compiled, assert_same, tmp_path):
+    built(OpenVINOBackend(), linear_job).save(tmp_path)
+    before = len(compiled)
+    loaded = OpenVINOBackend().load(linear_job, tmp_path)
+
+    assert len(compiled) == before
+    x = torch.randn(3, 4)
+    assert_same(loaded.run(x), linear_job.module(x).detach())
+    loaded.close()
+
+
+DAMAGE = {
+    "nothing is in it": lambda folder: (folder / "model.blob").write_bytes(b""),
+    "half of it is gone": lambda folder: os.truncate(
+        folder / "model.blob", (folder / "model.blob").stat().st_size // 2
+    ),
+    "it is something else": lambda folder: (folder / "model.blob").write_bytes(os.urandom(5000)),
+    "it is gone": lambda folder: (folder / "model.blob").unlink(),
+    "another version made it": lambda folder: _rewrite(folder, "version", "2020.1"),
+    "another processor made it": lambda folder: _rewrite(folder, "processor", {"machine": "z80"}),
+    "it has other options": lambda folder: _rewrite(folder, "config", "precision='bfloat16'"),
+}
+
+
+def _rewrite(folder, key, value):
+    note = folder / "engine.json"
+    record = json.loads(note.read_text())
+    record["extra"]["compiled"][key] = value
+    note.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_compiled_model_that_cannot_be_used_is_compiled_again(
+    linear_job, built, compiled, assert_same, tmp_path, name
+):
+    built(OpenVINOBackend(), linear_job).save(tmp_path)
+    before = len(compiled)
+    DAMAGE[name](tmp_path)
+    loaded = OpenVINOBackend().load(linear_job, tmp_path)
+
+    assert len(compiled) == before + 1
+    x = torch.randn(3, 4)
+    assert_same(loaded.run(x), linear_job.module(x).detach())
+    loaded.close()

@@ -62,6 +62,7 @@ class FunctionEngine(Engine):
         self._artifact = artifact
         self._on_close = on_close
         self._on_refit = on_refit
+        self._refitted = False
         self._folder = folder
         self.run = function  # type: ignore[method-assign]
 
@@ -82,7 +83,7 @@ class FunctionEngine(Engine):
         if self._on_refit is None:
             super().refit(state)
         else:
-            self._artifact = self._folder = None
+            self._refitted = True
             self._on_refit(state)
 
     def save(self, folder: Path) -> None:
@@ -92,6 +93,8 @@ class FunctionEngine(Engine):
             NotImplementedError: If engines of this kind cannot be kept.
             OSError: If a file is gone or the folder cannot be written.
         """
+        if self._refitted:
+            raise NotImplementedError("it has newer weights than its files; retune() makes one that can be kept")
         if self._artifact is None or self._folder is None:
             super().save(folder)
         else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from aitune.torch.backend.availability import require
 from aitune.torch.backend.base import Backend, BackendConfig, Engine, Requirement
 from aitune.torch.backend.function_engine import EngineFacts, FunctionEngine
 from aitune.torch.backend.precision import lowest, module_precision
+from aitune.torch.backend.processor import Processor
 from aitune.torch.backend.resident import read_once
 from aitune.torch.backend.validation import check_choice, check_int
 from aitune.torch.export.flat import OutputRoutes, input_name, output_name
@@ -28,8 +30,12 @@ from aitune.torch.trial import Precision
 
 __all__ = ["OpenVINOBackend", "OpenVINOBackendConfig"]
 
+_log = logging.getLogger(__name__)
+
 _MODEL = "model.xml"
 _WEIGHTS = "model.bin"
+_COMPILED = "model.blob"  # the model as it was compiled, without its weights, which are those of the other file
+_SIZE = {"CACHE_MODE": "OPTIMIZE_SIZE"}
 _TELEMETRY = "openvino_telemetry"
 _PRECISIONS: dict[str, Precision] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 _LARGE = 1 << 16  # bytes; up to here a copy takes a few microseconds
@@ -94,12 +100,23 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         self._convert(openvino, exported, job.folder / _MODEL)
         precision = lowest((module_precision(job), _PRECISIONS[self.config.precision]))
         artifact = Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision, exported.narrowing)
-        return self._engine(job, job.folder, artifact)
+        compiled = self._compiled(openvino, job.folder / _MODEL)
+        if _exported(compiled, job.folder / _COMPILED):
+            files, origin = (*artifact.files, _COMPILED), _origin(openvino, self.config)
+            artifact = replace(artifact, files=files, extra={"compiled": origin})
+        return self._engine(openvino, compiled, job, job.folder, artifact)
 
     def load(self, job: Job, folder: Path) -> Engine:
-        """Make an engine from saved files; see :meth:`Backend.load`."""
+        """Make an engine from saved files; see :meth:`Backend.load`.
+
+        Where they were made by this version of the library, on such a processor, the model need not be compiled again.
+        """
         require(self, job)
-        return self._engine(job, folder, Artifact.read(folder, self.name))
+        openvino = _import_openvino()
+        artifact = Artifact.read(folder, self.name)
+        ready = artifact.extra.get("compiled") == _origin(openvino, self.config)
+        compiled = self._compiled(openvino, folder / _MODEL, folder / _COMPILED if ready else None)
+        return self._engine(openvino, compiled, job, folder, artifact)
 
     def _convert(self, openvino: Any, exported: ExportedGraph, path: Path) -> None:
         """Write the graph in OpenVINO's form.
@@ -117,31 +134,73 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
             port.get_tensor().add_names({output_name(i)})
         openvino.save_model(model, str(path), compress_to_fp16=False)
 
-    def _engine(self, job: Job, folder: Path, artifact: Artifact) -> Engine:
-        openvino = _import_openvino()
-        wanted = {"float32": openvino.Type.f32, "float16": openvino.Type.f16, "bfloat16": openvino.Type.bf16}
+    def _compiled(self, openvino: Any, model: Path, ready: Path | None = None) -> Any:
+        """Compile a model, or take it as it was compiled before."""
+        wanted = _type_of(openvino, self.config.precision)
         options: dict[str, Any] = {
-            "INFERENCE_PRECISION_HINT": wanted[self.config.precision],
+            **_SIZE,
+            "INFERENCE_PRECISION_HINT": wanted,
             "PERFORMANCE_HINT": _HINTS[self.config.performance_hint],
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,  # engines that are pinned all share the first cores
         }
         if self.config.num_streams is not None:
             options["NUM_STREAMS"] = self.config.num_streams
-        try:
-            with read_once(folder):  # the weights' file, beside the form in which they are multiplied
-                compiled = openvino.Core().compile_model(str(folder / artifact.files[0]), "CPU", options)
-        except Exception as error:
-            raise BackendBuildError(self.name, f"OpenVINO refuses the model: {_first_line(error)}") from error
+        core = openvino.Core()
+        with read_once(model.parent):  # the weights' file, beside the form in which they are multiplied
+            compiled = (
+                None
+                if ready is None
+                else _imported(core, ready, {**options, "WEIGHTS_PATH": str(model.parent / _WEIGHTS)})
+            )
+            try:
+                compiled = compiled or core.compile_model(str(model), "CPU", options)
+            except Exception as error:
+                raise BackendBuildError(self.name, f"OpenVINO refuses the model: {_first_line(error)}") from error
         used = compiled.get_property("INFERENCE_PRECISION_HINT")
-        if used != wanted[self.config.precision]:
+        if used != wanted:
             raise BackendUnsupportedError(
                 self.name,
                 f"this processor computes in {used.get_type_name()}, not in {self.config.precision}",
             )
+        return compiled
+
+    def _engine(self, openvino: Any, compiled: Any, job: Job, folder: Path, artifact: Artifact) -> Engine:
         call = compile_call(job.graph, _executor(openvino, compiled, job.graph, artifact.routes))
         facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
         return FunctionEngine(call, facts, artifact, folder)
+
+
+def _exported(compiled: Any, path: Path) -> bool:
+    """Write a compiled model to a file; whether the library can."""
+    try:
+        path.write_bytes(compiled.export_model().getbuffer())
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - without the file, it is compiled again where it is loaded
+        _log.debug("a compiled model is not kept: %s", _first_line(error))
+        return False
+    return True
+
+
+def _imported(core: Any, path: Path, options: dict[str, Any]) -> Any:
+    """Return a model that was compiled before, None if the library does not take it any more."""
+    try:
+        return core.import_model(path.read_bytes(), "CPU", options)
+    except Exception as error:  # noqa: BLE001 - then it is compiled
+        _log.debug("a compiled model is not taken: %s", _first_line(error))
+        return None
+
+
+def _origin(openvino: Any, config: OpenVINOBackendConfig) -> dict[str, Any]:
+    """Return what a compiled model depends on: it is right nowhere else."""
+    processor = Processor.here().record()
+    return {"version": openvino.get_version(), "processor": processor, "config": config.describe()}
+
+
+def _type_of(openvino: Any, precision: str) -> Any:
+    types = {"float32": openvino.Type.f32, "float16": openvino.Type.f16, "bfloat16": openvino.Type.bf16}
+    return types[precision]
 
 
 def _executor(
