@@ -24,13 +24,16 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     for batch in sorted({row["batch"] for row in measured}):
         own = [row for row in measured if row["batch"] == batch]
         automatic, best = (mean(row[key]["speedup"] for row in own) for key in ("automatic", "best"))
+        raced = [row["ratio"]["speedup"] for row in own if row["ratio"]["speedup"] is not None]
+        head_to_head = mean(raced) if raced else automatic / best
         means[str(batch)] = {
             "models": len(own),
             "automatic": automatic,
             "best by hand": best,
             "automatic over best by hand": automatic / best,
+            "head to head": head_to_head,
             "goal": GEOMETRIC_GOAL,
-            "met": automatic / best >= GEOMETRIC_GOAL,
+            "met": head_to_head >= GEOMETRIC_GOAL,
         }
     verdicts = [row.get("verdict", "failed") for row in rows]
     counts = {name: verdicts.count(name) for name in ("met", "open", "missed", "failed")}
@@ -52,7 +55,8 @@ def table(rows: Sequence[Row]) -> str:
     for batch, means in found["geometric means by batch size"].items():
         text += (
             f"\n\nBatch {batch}, geometric means over models ({means['models']}): automatic {means['automatic']:.2f},"
-            f" best by hand {means['best by hand']:.2f}, ratio {means['automatic over best by hand']:.3f}"
+            f" best by hand {means['best by hand']:.2f}, each over eager in a race of its own, in which eager takes other"
+            f" times: ratio {means['automatic over best by hand']:.3f}. Raced with each other: {means['head to head']:.3f}"
             f" (goal: at least {means['goal']}: {'met' if means['met'] else 'missed'})."
         )
     counts = ", ".join(f"{count} {name}" for name, count in found["rows"].items() if count)

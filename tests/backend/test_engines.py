@@ -190,6 +190,7 @@ def test_a_saved_engine_loads_and_answers_the_same(engines, everything, backend,
         ".data",
         ".xml",
         ".bin",
+        ".blob",
         ".pt2",
     }
     loaded.save(tmp_path / "again")

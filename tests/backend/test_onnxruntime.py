@@ -40,7 +40,7 @@ def test_threads_follow_torch_and_stop_spinning_after_a_call(linear_job, built, 
 
     assert options.intra_op_num_threads == torch.get_num_threads()
     assert options.inter_op_num_threads == 1
-    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "1000"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "200"
     assert providers == [("CPUExecutionProvider", {})]
 
 

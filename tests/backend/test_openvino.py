@@ -164,6 +164,7 @@ DAMAGE = {
         folder / "model.blob", (folder / "model.blob").stat().st_size // 2
     ),
     "it is something else": lambda folder: (folder / "model.blob").write_bytes(os.urandom(5000)),
+    "the model is another": lambda folder: (folder / "model.xml").write_text((folder / "model.xml").read_text() + "\n"),
     "it is gone": lambda folder: (folder / "model.blob").unlink(),
     "another version made it": lambda folder: _rewrite(folder, "version", "2020.1"),
     "another processor made it": lambda folder: _rewrite(folder, "processor", {"machine": "z80"}),

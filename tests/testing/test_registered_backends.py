@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from aitune.testing import BackendContract
-from aitune.torch.backend import TorchEagerBackend, TorchEagerBackendConfig
+from aitune.torch.backend import (
+    TorchEagerBackend,
+    TorchEagerBackendConfig,
+    TorchInductorAotBackend,
+    TorchInductorAotBackendConfig,
+)
 from aitune.torch.backend.registry import _BUILT_IN, available_backends
 from aitune.torch.bench import unusable
 
@@ -50,6 +55,17 @@ class TestTorchEagerBackendUnderAutocast(BackendContract):
 
     def make_backend(self):
         return TorchEagerBackend(TorchEagerBackendConfig(autocast_enabled=True))
+
+
+@pytest.mark.slow
+class TestTorchInductorAotBackendWithoutFreezing(BackendContract):
+    """Weights that stay what they are, which engines can take over when they change."""
+
+    required = ("mlp",)
+    frees_memory = False  # the library that it made stays mapped until the process ends
+
+    def make_backend(self):
+        return TorchInductorAotBackend(TorchInductorAotBackendConfig(freezing=False))
 
 
 for _name, _kind in available_backends().items():

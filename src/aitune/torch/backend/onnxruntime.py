@@ -33,7 +33,7 @@ _MODEL = "model.onnx"
 # Threads spin within a call and from one to the next, which makes short calls up to a third quicker. Left alone, they
 # would go on for 50 ms and slow down whatever runs next on the same cores. Versions that cannot be told for how long
 # (https://github.com/microsoft/onnxruntime/pull/27916) have them stop with each call.
-_SPINNING = {"session.intra_op.spin_duration_us": "1000"}
+_SPINNING = {"session.intra_op.spin_duration_us": "200"}
 _NO_SPINNING_BETWEEN = {"session.force_spinning_stop": "1"}
 _TOLD_FOR_HOW_LONG = (1, 27)
 _RECORDED = "session.record_ep_graph_assignment_info"

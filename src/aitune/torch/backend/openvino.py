@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections.abc import Callable, Iterable
@@ -102,7 +103,7 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         artifact = Artifact(self.name, (_MODEL, _WEIGHTS), exported.routes, precision, exported.narrowing)
         compiled = self._compiled(openvino, job.folder / _MODEL)
         if _exported(compiled, job.folder / _COMPILED):
-            files, origin = (*artifact.files, _COMPILED), _origin(openvino, self.config)
+            files, origin = (*artifact.files, _COMPILED), self._origin(openvino, job.folder)
             artifact = replace(artifact, files=files, extra={"compiled": origin})
         return self._engine(openvino, compiled, job, job.folder, artifact)
 
@@ -114,7 +115,7 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
         require(self, job)
         openvino = _import_openvino()
         artifact = Artifact.read(folder, self.name)
-        ready = artifact.extra.get("compiled") == _origin(openvino, self.config)
+        ready = artifact.extra.get("compiled") == self._origin(openvino, folder)
         compiled = self._compiled(openvino, folder / _MODEL, folder / _COMPILED if ready else None)
         return self._engine(openvino, compiled, job, folder, artifact)
 
@@ -165,10 +166,27 @@ class OpenVINOBackend(Backend[OpenVINOBackendConfig]):
             )
         return compiled
 
+    def _origin(self, openvino: Any, folder: Path) -> dict[str, Any]:
+        """Return what a compiled model depends on: it is right for nothing else."""
+        return {
+            "version": openvino.get_version(),
+            "processor": Processor.here().record(),
+            "config": self.config.describe(),
+            "model": _digest(folder / _MODEL),
+        }
+
     def _engine(self, openvino: Any, compiled: Any, job: Job, folder: Path, artifact: Artifact) -> Engine:
         call = compile_call(job.graph, _executor(openvino, compiled, job.graph, artifact.routes))
         facts = EngineFacts(precision=artifact.precision, narrowing=artifact.narrowing)
         return FunctionEngine(call, facts, artifact, folder)
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a file, nothing where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _exported(compiled: Any, path: Path) -> bool:
@@ -190,12 +208,6 @@ def _imported(core: Any, path: Path, options: dict[str, Any]) -> Any:
     except Exception as error:  # noqa: BLE001 - then it is compiled
         _log.debug("a compiled model is not taken: %s", _first_line(error))
         return None
-
-
-def _origin(openvino: Any, config: OpenVINOBackendConfig) -> dict[str, Any]:
-    """Return what a compiled model depends on: it is right nowhere else."""
-    processor = Processor.here().record()
-    return {"version": openvino.get_version(), "processor": processor, "config": config.describe()}
 
 
 def _type_of(openvino: Any, precision: str) -> Any:

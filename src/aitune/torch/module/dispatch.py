@@ -292,6 +292,8 @@ class Dispatcher:
                     self._begin_watching()
                     self._drifted = False
                     self._compile()
+                if not refitter.completed():
+                    self._give_up()
 
     def _proof(self, refitter: Refitter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """Return what answers a call and lets an engine with new weights show that it computes with them.

@@ -93,13 +93,17 @@ class Refitter:
                 return f"{backend} does not take over the changed weights: {text_of(error)}"
             if not self.settled():
                 return ""
-            self._watch = None
             self.unproven = set(self._engines)
             took = time.perf_counter() - started
             _log.info("%s: its engines took over changed weights in %.2f s", self._name, took)
             return None
         finally:
             self._busy.release()
+
+    def completed(self) -> bool:
+        """Whether the weights are still those that were taken over; to be asked once they are watched from then on."""
+        still, self._watch = self.settled(), None
+        return still
 
     def prove(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
         """Answer a call by the module itself, and hold an engine that was made for it against that.
