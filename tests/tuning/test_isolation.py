@@ -222,7 +222,13 @@ class SlowToArrive(torch.nn.Module):
             time.sleep(3600.0)
 
 
-@pytest.mark.parametrize("readings", [0, 1], ids=["at first", "by the worker that replaces one"])
+@pytest.mark.parametrize(
+    "readings",
+    [
+        pytest.param(0, id="at first"),
+        pytest.param(1, id="by the worker that replaces one", marks=pytest.mark.slow),
+    ],
+)
 def test_a_module_that_takes_too_long_to_be_read_does_not_hold_up_the_tune(samples, tmp_path, readings):
     counted = tmp_path / "readings"
     counted.write_text(str(os.getpid()))

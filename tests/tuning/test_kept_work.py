@@ -123,8 +123,15 @@ class Hindered(ONNXRuntimeBackend):
         return super().build(job)
 
 
-@pytest.mark.parametrize("isolation", ["none", "process"])
-@pytest.mark.parametrize("how", ["full disk", "a compiler's message"])
+@pytest.mark.parametrize(
+    ("how", "isolation"),
+    [
+        ("full disk", "process"),
+        pytest.param("full disk", "none", marks=pytest.mark.slow),
+        ("a compiler's message", "none"),
+        pytest.param("a compiler's message", "process", marks=pytest.mark.slow),
+    ],
+)
 def test_a_candidate_that_the_machine_hindered_is_tried_again(how, isolation, monkeypatch):
     monkeypatch.setattr(ait.config, "isolation", isolation)
     strategy = ait.MaxThroughputStrategy(backends=[Hindered(), ONNXRuntimeBackend()])

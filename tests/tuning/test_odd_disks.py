@@ -60,8 +60,11 @@ def assert_tuned(model, graph):
 
 @pytest.mark.parametrize(
     ("options", "recalled"),
-    [("size=2m", False), ("size=64m,ro", False), ("size=64m,noexec", True)],
-    ids=["full", "read-only", "noexec"],
+    [
+        pytest.param("size=2m", False, id="full"),
+        pytest.param("size=64m,ro", False, id="read-only", marks=pytest.mark.slow),
+        pytest.param("size=64m,noexec", True, id="noexec", marks=pytest.mark.slow),
+    ],
 )
 def test_scenario_36_a_tune_goes_on_without_the_store(
     mounted, options, recalled, tmp_path, monkeypatch, caplog, isolated
