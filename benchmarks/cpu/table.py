@@ -55,8 +55,9 @@ def table(rows: Sequence[Row]) -> str:
     for batch, means in found["geometric means by batch size"].items():
         text += (
             f"\n\nBatch {batch}, geometric means over models ({means['models']}): automatic {means['automatic']:.2f},"
-            f" best by hand {means['best by hand']:.2f}, each over eager in a race of its own, in which eager takes other"
-            f" times: ratio {means['automatic over best by hand']:.3f}. Raced with each other: {means['head to head']:.3f}"
+            f" best by hand {means['best by hand']:.2f}, each over eager in a race of its own, in which eager takes"
+            f" other times: ratio {means['automatic over best by hand']:.3f}."
+            f" Raced with each other: {means['head to head']:.3f}"
             f" (goal: at least {means['goal']}: {'met' if means['met'] else 'missed'})."
         )
     counts = ", ".join(f"{count} {name}" for name, count in found["rows"].items() if count)
