@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["DeviceWords", "device_words"]
+__all__ = ["DeviceWords", "device_words", "landmarks"]
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 """By the size of an element: bits are compared, so that NaN equals itself. Of 16 bytes, the first half."""
@@ -86,16 +86,20 @@ def device_words(tensors: Sequence[torch.Tensor]) -> tuple[DeviceWords, ...]:
     return tuple(DeviceWords(group) for group in by_device.values())
 
 
+def landmarks(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return where the first, the middle and the last element of a tensor lie, in elements from its beginning."""
+    return tuple(
+        sum((length - 1) * part // 2 * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        for part in (0, 1, 2)
+    )
+
+
 def _words(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the memory of elements as tensors of one integer, whatever the strides."""
     size = tensor.element_size()
     integer = _INTEGERS[size]
     scale = size // integer.itemsize
-    places = {
-        sum((length - 1) * part // 2 * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        for part in (0, 1, 2)
-    }
-    for place in sorted(places):
+    for place in sorted(set(landmarks(tensor))):
         word = torch.empty(0, dtype=integer, device=tensor.device)
         yield word.set_(tensor.untyped_storage(), (tensor.storage_offset() + place) * scale, (1,), (1,))
 

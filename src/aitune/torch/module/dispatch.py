@@ -60,9 +60,7 @@ class Dispatcher:
         self._drifted = False
         self._forked = False
         self._changes = 0
-        self._refitter = Refitter.of(
-            name, slot.module, slot.original, [(one.engine, one.graph, one.backend) for one in self._served]
-        )
+        self._refitter = Refitter.of(name, slot.module, slot.original, self._served)
         self._check: Callable[..., Any] = _nowhere
         self._quick: Callable[..., Any] = _nowhere
         self._begin_watching()
@@ -273,9 +271,8 @@ class Dispatcher:
         return None
 
     def _spoiled(self) -> bool:
-        if self.resting is not None and self.resting.busy:  # they are elsewhere for a call, and come back
-            return False
-        return self._watch.spoiled
+        away = self.resting is not None and self.resting.busy  # they are elsewhere for a call, and come back
+        return not away and self._watch.spoiled
 
     def _renew(self) -> None:
         """The weights changed for good: have the engines take them over once they stay, or never look at them again."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from aitune.torch.module.device_words import device_words
+from aitune.torch.module.device_words import device_words, landmarks
 from aitune.torch.module.holdings import reachable, tensor_places
 from aitune.torch.module.slot import SLOT_NAME
 
@@ -190,11 +190,7 @@ def _words(tensor: torch.Tensor) -> list[_Word]:
     """Return the memory of the first, the middle and the last element, whatever the strides."""
     size = tensor.element_size()
     kind = _WORDS.get(size, ctypes.c_uint64)  # of a complex number, its first half
-    places = []
-    for part in (0, 1, 2):
-        index = [(length - 1) * part // 2 for length in tensor.shape]
-        places.append(sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True)) * size)
-    return [kind.from_address(tensor.data_ptr() + int(place)) for place in places]
+    return [kind.from_address(tensor.data_ptr() + int(place) * size) for place in landmarks(tensor)]
 
 
 def _readable(tensor: torch.Tensor, device: str) -> bool:

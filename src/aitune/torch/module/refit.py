@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from aitune.exceptions import FOREIGN, text_of
-from aitune.torch.backend.base import Engine
 from aitune.torch.backend.state import state_of
 from aitune.torch.check.spot import difference
-from aitune.torch.graph.graph import GraphSpec
 from aitune.torch.graph.sample import Sample
 from aitune.torch.graph.tree import flatten
-from aitune.torch.module.change import ChangeWatch
+from aitune.torch.module.drift import DriftWatch
+from aitune.torch.module.served import Served
+from aitune.torch.module.weights import StateWatch
 
 __all__ = ["Refitter"]
 
@@ -31,8 +31,7 @@ class Refitter:
         name: The module's name, for the log.
         module: The module.
         original: Its forward.
-        engines: Each engine that holds weights of its own, with its graph and what it is called, by its index; each
-            can take others.
+        served: What engines with weights of their own serve, by their indices; each engine can take other weights.
 
     Attributes:
         unproven: Indices of engines that took over weights and did not answer a call as the module does yet.
@@ -43,13 +42,13 @@ class Refitter:
         name: str,
         module: torch.nn.Module,
         original: Callable[..., Any],
-        engines: Mapping[int, tuple[Engine, GraphSpec, str]],
+        served: Mapping[int, Served],
     ) -> None:
         self._name = name
         self._module = module
         self._original = original
-        self._engines = engines
-        self._watch: ChangeWatch | None = None
+        self._served = served
+        self._watches: tuple[StateWatch, DriftWatch] | None = None
         self._busy = threading.Lock()
         self.unproven: set[int] = set()
 
@@ -59,18 +58,18 @@ class Refitter:
         name: str,
         module: torch.nn.Module,
         original: Callable[..., Any],
-        engines: Sequence[tuple[Engine, GraphSpec, str]],
+        served: Sequence[Served],
     ) -> Refitter | None:
         """Return a refitter, None where an engine with weights of its own cannot take others."""
-        frozen = {i: one for i, one in enumerate(engines) if not one[0].live_weights}
-        able = bool(frozen) and all(engine.refits for engine, _, _ in frozen.values())
+        frozen = {i: one for i, one in enumerate(served) if not one.engine.live_weights}
+        able = bool(frozen) and all(one.engine.refits for one in frozen.values())
         return cls(name, module, original, frozen) if able else None
 
     def settled(self) -> bool:
         """Whether nothing has changed since this was asked last; waits for the device that weights are on."""
-        if self._watch is not None and not self._watch.changed:
+        if self._watches is not None and not any(watch.changed for watch in self._watches):
             return True
-        self._watch = ChangeWatch(self._module, frozen=True)
+        self._watches = StateWatch(self._module), DriftWatch(self._module)
         return False
 
     def take_over(self) -> str | None:
@@ -85,15 +84,14 @@ class Refitter:
         try:
             started = time.perf_counter()
             state = state_of(self._module)
-            backend = ""
-            try:
-                for engine, _, backend in self._engines.values():  # noqa: B007 - named where one fails
-                    engine.refit(state)
-            except FOREIGN as error:
-                return f"{backend} does not take over the changed weights: {text_of(error)}"
+            for one in self._served.values():
+                try:
+                    one.engine.refit(state)
+                except FOREIGN as error:  # noqa: PERF203 - few engines, and the one that fails is named
+                    return f"{one.backend} does not take over the changed weights: {text_of(error)}"
             if not self.settled():
                 return ""
-            self.unproven = set(self._engines)
+            self.unproven = set(self._served)
             took = time.perf_counter() - started
             _log.info("%s: its engines took over changed weights in %.2f s", self._name, took)
             return None
@@ -102,7 +100,7 @@ class Refitter:
 
     def completed(self) -> bool:
         """Whether the weights are still those that were taken over; to be asked once they are watched from then on."""
-        still, self._watch = self.settled(), None
+        still, self._watches = self.settled(), None
         return still
 
     def prove(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str | None]:
@@ -122,19 +120,21 @@ class Refitter:
         try:
             if index not in self.unproven:
                 return self._original(*args, **kwargs), ""
-            engine, graph, backend = self._engines[index]
+            one = self._served[index]
             fresh, error = Sample(args, kwargs).fresh(), None
             try:
-                got = engine.run(*fresh.args, **fresh.kwargs)
+                got = one.engine.run(*fresh.args, **fresh.kwargs)
             except FOREIGN as raised:
                 got, error = None, raised
             wanted = self._original(*args, **kwargs)
             if error is not None:
-                return wanted, f"{backend} fails with changed weights: {text_of(error)}"
-            inputs = (flatten((fresh.args, fresh.kwargs))[0], flatten((args, kwargs))[0]) if graph.mutates else ((), ())
-            problem = difference((got, *inputs[0]), (wanted, *inputs[1]), engine.precision)
+                return wanted, f"{one.backend} fails with changed weights: {text_of(error)}"
+            inputs = (
+                (flatten((fresh.args, fresh.kwargs))[0], flatten((args, kwargs))[0]) if one.graph.mutates else ((), ())
+            )
+            problem = difference((got, *inputs[0]), (wanted, *inputs[1]), one.engine.precision)
             if problem is not None:
-                return wanted, f"{backend} does not compute with changed weights what the module does: {problem}"
+                return wanted, f"{one.backend} does not compute with changed weights what the module does: {problem}"
             self.unproven.discard(index)
             return wanted, None
         finally:
